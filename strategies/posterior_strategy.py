@@ -24,7 +24,6 @@ from fedcel.federation import (
     RoundReport,
     RoundRequest,
     ServerState,
-    add_mean_gradient,
     advance_model,
     begin_round,
     finish_round,
@@ -47,11 +46,9 @@ from strategies.validate_reply import (
     LOST_STATE,
     Expectation,
     describe_failure,
-    find_gradient_fault,
     find_reply_fault,
     find_sender,
     is_node_lost,
-    read_gradient,
     read_update,
     to_printable,
 )
@@ -169,22 +166,11 @@ class PosteriorStrategy(FedAvg):
         self.rejected = [
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
-        records = {record_names.ARRAYS: arrays}
-        if request.plan.local.control == "fresh":
-            number = {record_names.ROUND: request.plan.number}
-            content = RecordDict(
-                {**records, record_names.CONFIG: ConfigRecord({**config, **number})}
-            )
-            gradients = self._query_gradients(grid, content, clients, request)
-            request = add_mean_gradient(request, gradients)
-            clients = sorted(gradients)
-        if request.gradient is not None:
-            records[record_names.GRADIENT] = ArrayRecord([request.gradient.numpy()])
         self.request = request
         contents = {}
         for k in clients:
             numbers = ConfigRecord({**config, **_describe_request(request, k)})
-            contents[k] = RecordDict({**records, record_names.CONFIG: numbers})
+            contents[k] = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: numbers})
         messages, self._sent = self._address(MessageType.TRAIN, contents)
 
         def send_again(lost: list[int], deadline: float) -> list[Message]:
@@ -313,27 +299,6 @@ class PosteriorStrategy(FedAvg):
                 deadline = min(deadline, now + WAIT_SECONDS)
             time.sleep(_LOOK_SECONDS)
 
-    def _query_gradients(
-        self, grid: Grid, content: RecordDict, clients: list[int], request: RoundRequest
-    ) -> dict[int, torch.Tensor]:
-        """Ask the clients for their gradients at this model; return the valid ones."""
-        kind = f"query.{record_names.GRADIENT_QUERY}"
-        contents = dict.fromkeys(clients, content)
-        queries, sent = self._address(kind, contents)
-        expected = self._expected_reply(request, -1)
-
-        def find_fault(reply: Message) -> str | None:
-            return find_gradient_fault(reply, expected)
-
-        replies = grid.send_and_receive(queries, timeout=self._patience)
-        valid, rejected = self._sort_replies(replies, find_fault, clients, sent)
-        self.rejected += rejected
-        if not valid:
-            reasons = [(r.client, r.reason) for r in self.rejected]
-            number = request.plan.number
-            raise RoundError(f"no client gave a gradient in round {number}: {reasons}")
-        return {k: read_gradient(records) for k, records in valid.items()}
-
     def _address(
         self, kind: str, contents: Mapping[int, RecordDict]
     ) -> tuple[list[Message], list[tuple[Metadata, int]]]:
@@ -407,15 +372,12 @@ class PosteriorStrategy(FedAvg):
         return self.request
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
-        examples = self.registry.examples.get(partition, 0)
-        plan = self.parts.schedule.plan_client(request.plan, examples)
         return Expectation(
             number=request.plan.number,
             partition=partition,
             shapes=self.shapes,
             model=self.state.model,
-            examples=examples,
-            gradient_scale=plan.rate * plan.steps,
+            examples=self.registry.examples.get(partition, 0),
             trained=self.state.trained,
         )
 

@@ -51,8 +51,6 @@ class Expectation(NamedTuple):
     model: Float[Tensor, " P"]
     examples: int
     """That the client told before round 1."""
-    gradient_scale: float
-    """eta times steps, by which a gradient moves the model."""
     trained: Int[Tensor, " M"] | None = None
     """Positions of the parameters that are trained; None: all are."""
 
@@ -162,19 +160,9 @@ def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
         return delta
     if expected.trained is not None and delta.index_fill(0, expected.trained, 0).any():
         return "it moves parameters that are frozen (requires_grad=False)"
-    return _find_excess(delta, expected, "its norm is")
-
-
-def find_gradient_fault(reply: Message, expected: Expectation) -> str | None:
-    """Describe why to leave out a client's mean gradient; None when it is valid."""
-    if reason := find_record_fault(reply.content, {record_names.GRADIENT: ArrayRecord}):
-        return reason
-    record = reply.content.array_records[record_names.GRADIENT]
-    gradient = _read_vector(record, [tuple(expected.model.shape)])
-    if isinstance(gradient, str):
-        return f"its gradient: {gradient}"
-    move = gradient.double() * expected.gradient_scale
-    return _find_excess(move, expected, "its gradient moves the model by")
+    norm = float(torch.linalg.vector_norm(delta.double()))
+    limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
+    return f"its norm is {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 
 def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | None:
@@ -196,13 +184,6 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
         if type(claimed) is not int or not 0 <= claimed <= number:
             return f"it claims a state of round {_describe(claimed)}, this is round {number}"
     return None
-
-
-def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
-    """Describe a move of the model that is longer than is accepted."""
-    norm = float(torch.linalg.vector_norm(move.double()))
-    limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
-    return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 
 def _read_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
@@ -244,12 +225,6 @@ def _read_vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Te
         return f"its arrays: {reason}"
     vector = to_vector(record.to_numpy_ndarrays())
     return vector if vector.isfinite().all() else "it holds NaN or infinity"
-
-
-def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
-    """Read the mean gradient (P,) of a valid reply."""
-    (gradient,) = records.array_records[record_names.GRADIENT].to_numpy_ndarrays()
-    return torch.from_numpy(gradient.copy())
 
 
 def read_update(records: RecordDict, *, state_round: int | None = None) -> ClientUpdate:

@@ -21,9 +21,8 @@ from clients.flower import training_guard
 from clients.flower.posterior_client import LOGGER, ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import FailedError, SettingsError, describe_unforeseen, shorten_text
-from fedcel.federation import compute_client_gradient, digest_code, record_names
-from fedcel.nets import to_vector
-from fedcel.run_parts import build_client_parts, build_workspace_net, select_client_images
+from fedcel.federation import digest_code, record_names
+from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.runs import ClientStateFolder
 from fedcel.settings import UNSET, Settings, parse_run_config
 
@@ -77,24 +76,21 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them
         return resolve_node_settings(settings or read_settings(message, context), message, context)
 
-    def guard(run_settings: Settings, message: Message, context: Context) -> None:
-        if context.node_config.keys() & set(training_guard.KEYS):
-            training_guard.check_model(
-                run_settings,
-                read_model(message),
-                context,
-                client=read_partition(context),
-                number=int(read_config(message)[record_names.ROUND]),
-            )
-
     @app.train(mods=[clip_if_asked])
     def train(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
         partition = read_partition(context)
         config = read_config(message)
         memory = open_state_folder(context, config) or ContextMemory(context)
-        guard(run_settings, message, context)
-        client = PosteriorClient(run_settings, partition, memory, read_gradient(message))
+        if context.node_config.keys() & set(training_guard.KEYS):
+            training_guard.check_model(
+                run_settings,
+                read_model(message),
+                context,
+                client=partition,
+                number=int(config[record_names.ROUND]),
+            )
+        client = PosteriorClient(run_settings, partition, memory)
         upload, examples, metrics = client.fit(read_model(message), config)
         if training_guard.LIMIT_KEY in context.node_config:
             training_guard.add_model(context)
@@ -133,18 +129,6 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
             record_names.CODE: digest_code(),
         }
         return pack_reply(message, {}, numbers)
-
-    @app.query(record_names.GRADIENT_QUERY)
-    def answer_gradient(message: Message, context: Context) -> Message:
-        run_settings = node_settings(message, context)
-        refuse_without_noise(run_settings)
-        guard(run_settings, message, context)
-        number = int(read_config(message)[record_names.ROUND])
-        parts, model = build_client_parts(run_settings), to_vector(read_model(message))
-        gradient = compute_client_gradient(parts, number, model, read_partition(context))
-        if training_guard.LIMIT_KEY in context.node_config:
-            training_guard.add_model(context)
-        return pack_reply(message, {record_names.GRADIENT: [gradient.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)
     def logits(message: Message, context: Context) -> Message:
@@ -216,7 +200,7 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
 
 
 def refuse_without_noise(settings: Settings) -> None:
-    """Refuse with SettingsError to send scores or gradients where only updates have noise."""
+    """Refuse with SettingsError to send scores where only updates have noise."""
     if settings.update.noise:
         raise SettingsError(
             f"update.noise is {settings.update.noise:g}: this node tells nothing else of its "
@@ -319,13 +303,6 @@ def read_model(message: Message) -> NDArrays:
     """Return the global model of a message; some stock strategies send it in double precision."""
     arrays = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()
     return [array.astype(np.float32, copy=False) for array in arrays]
-
-
-def read_gradient(message: Message) -> torch.Tensor | None:
-    """Return the clients' mean gradient that a message brings besides the model, or None."""
-    record = message.content.array_records.get(record_names.GRADIENT)
-    # Copied: Flower's arrays are read-only views of the message.
-    return None if record is None else torch.from_numpy(record.to_numpy_ndarrays()[0].copy())
 
 
 def read_samples(message: Message) -> list[torch.Tensor]:

@@ -74,7 +74,6 @@ class PosteriorClient(NumPyClient):
         settings: Settings,
         client: int,
         memory: ClientMemory | None = None,
-        gradient: torch.Tensor | None = None,
     ) -> None:
         """Bind the client to its partition of the run's data.
 
@@ -82,12 +81,9 @@ class PosteriorClient(NumPyClient):
             settings: The run's settings.
             client: Its partition, from 0.
             memory: Keeps its state between rounds; None: losses without statistics need none.
-            gradient: The clients' mean gradient at the model (P,), where it came with it; a stock
-                strategy sends none.
         """
         self.settings, self.client, self.memory = settings, client, memory
         self.parts = build_client_parts(settings)
-        self.gradient = gradient
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> FitResult:
         """Train for a round.
@@ -111,7 +107,7 @@ class PosteriorClient(NumPyClient):
         )
         plan = self.parts.schedule.plan(order, examples)
         weights = {self.client: float(config.get(record_names.WEIGHT, 1.0))}
-        request = RoundRequest(plan, to_vector(parameters), weights, gradient=self.gradient)
+        request = RoundRequest(plan, to_vector(parameters), weights)
         trainer = RoundTrainer(self.parts, request, read_state=lambda client: start.state)
         (update,) = trainer.train()
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta

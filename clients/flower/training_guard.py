@@ -22,7 +22,7 @@ KEYS = (LIMIT_KEY, AFTER_KEY)
 MAX_IMAGES = 500
 """Own images that a model is measured on, the first so many."""
 COUNT = "models"
-"""In the record of a node's state: the models that it has answered, by an update or a gradient."""
+"""In the record of a node's state: the models that it has answered by an update."""
 
 
 def check_model(
@@ -31,8 +31,8 @@ def check_model(
     """Measure what one message of a received model's encoder leaks of own images; log or refuse it.
 
     Nothing is measured where the node sets no `leak-limit`. The limit holds once the node has
-    answered `leak-after` models by updates or gradients, which it counts itself: untrained encoders
-    leak by nature.
+    answered `leak-after` models by updates, which it counts itself: untrained encoders leak by
+    nature.
 
     Raises:
         LeakError: The encoder may leak more than the limit, or the own images are too few to know.
@@ -83,7 +83,7 @@ def read_limit(context: Context) -> tuple[float | None, int]:
 
 
 def count_models(context: Context) -> int:
-    """Return the models of this run that the node has answered by an update or a gradient."""
+    """Return the models of this run that the node has answered by an update."""
     record = context.state.get(record_names.GUARD)
     return int(record[COUNT]) if isinstance(record, MetricRecord) else 0  # type: ignore[arg-type]
 

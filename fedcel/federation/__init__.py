@@ -15,7 +15,6 @@ from fedcel.federation.local_steps import train_clients as train_clients
 from fedcel.federation.round_trainer import ClientParts as ClientParts
 from fedcel.federation.round_trainer import RoundRequest as RoundRequest
 from fedcel.federation.round_trainer import RoundTrainer as RoundTrainer
-from fedcel.federation.round_trainer import compute_client_gradient as compute_client_gradient
 from fedcel.federation.round_trainer import protect_update as protect_update
 from fedcel.federation.server_round import CLIENT_DRIFT as CLIENT_DRIFT
 from fedcel.federation.server_round import HEAVIEST as HEAVIEST
@@ -25,7 +24,6 @@ from fedcel.federation.server_round import Rejection as Rejection
 from fedcel.federation.server_round import RoundReport as RoundReport
 from fedcel.federation.server_round import ServerParts as ServerParts
 from fedcel.federation.server_round import ServerState as ServerState
-from fedcel.federation.server_round import add_mean_gradient as add_mean_gradient
 from fedcel.federation.server_round import advance_model as advance_model
 from fedcel.federation.server_round import begin_round as begin_round
 from fedcel.federation.server_round import check_kept_share as check_kept_share

@@ -266,12 +266,10 @@ def _start_chains(
     """Gather what the Langevin steps of a round share, of the parameters that move."""
     moving = nets.select_moving(is_encoder_frozen=plan.is_encoder_frozen)
     received = nets.vectors[0, moving].clone()
-    variates = [client.control_variate for client in clients if client.control_variate is not None]
     return LangevinContext(
         plan=plan,
         moving=moving,
         received=received,
-        control_variate=torch.stack(variates)[:, moving].to(received.device) if variates else None,
         noise=StepNoise(
             [client.noise for client in clients],
             [client.streams("langevin") for client in clients],

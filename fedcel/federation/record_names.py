@@ -4,7 +4,6 @@ ARRAYS = "arrays"  # record: the global model, down; a client's weights, up, if 
 DELTA = "delta"  # record: last minus received model, up
 CONFIG = "config"  # record: what a round asks of a client, down
 METRICS = "metrics"  # record: numbers, up
-GRADIENT = "gradient"  # record: a client's mean gradient up, the mean over clients down, (P,)
 STATE = "cel"  # record in a client's own context; never sent
 GUARD = "guard"  # record in a client's own context: what its guard counts; never sent
 SMASHED = "smashed"  # record: smashed data of a query, (B, D)
@@ -31,7 +30,6 @@ CODE = "code"  # a digest of the code that a node runs; the server has to have t
 HAS_NODE_DATA = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
 
 COUNT_QUERY = "count"  # query action: how many examples does the node hold?
-GRADIENT_QUERY = "gradient"  # query action: the mean gradient of the node's images at this model
 LOGITS_QUERY = "logits"  # query action: answer smashed data with private logits
 
 

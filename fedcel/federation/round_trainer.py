@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.data import Images, to_floats
+from fedcel.data import Images
 from fedcel.errors import DivergedError, FailedError, StackingError, describe_unforeseen
 from fedcel.federation.local_steps import ClientUpdate, train_clients
-from fedcel.federation.step_inputs import IMAGES_AT_ONCE, ClientRound, count_batch_images
+from fedcel.federation.step_inputs import ClientRound, count_batch_images
 from fedcel.losses import Streams, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet
@@ -36,14 +36,12 @@ class RoundRequest(NamedTuple):
         model: The global parameters (P,).
         weights: w_k of every client that takes part, by partition, ascending.
         state_rounds: The round whose state each client starts from, 0: none; lacking: not known.
-        gradient: Mean gradient (P,) of the clients at this model, of a control variate.
     """
 
     plan: RoundPlan
     model: Float[Tensor, " P"]
     weights: Mapping[int, float]
     state_rounds: Mapping[int, int] = {}
-    gradient: Float[Tensor, " P"] | None = None
 
 
 class ClientParts(NamedTuple):
@@ -87,7 +85,6 @@ class RoundTrainer:
         read_state: Callable[[int], State | None] = lambda client: None,
         at_once: int = 1,
         report_obstacle: Callable[[str], None] = lambda reason: None,
-        gradients: Mapping[int, Float[Tensor, " P"]] = {},
     ) -> None:
         """Prepare to train.
 
@@ -97,8 +94,6 @@ class RoundTrainer:
             read_state: Returns what a client kept of earlier rounds, None before its first.
             at_once: Clients computed at once, at most.
             report_obstacle: Is called with the reason where clients cannot be computed at once.
-            gradients: Of clients whose gradient at the model is known already, for the control
-                variate.
 
         Raises:
             FedcelError: The settings are wrong.
@@ -106,7 +101,6 @@ class RoundTrainer:
         self.parts, self.request, self.at_once = parts, request, at_once
         self._trained = parts.workspace().trained
         self._read_state, self._report_obstacle = read_state, report_obstacle
-        self._gradients = gradients
 
     def train(self) -> Iterator[ClientUpdate]:
         """Train the clients.
@@ -126,20 +120,10 @@ class RoundTrainer:
                 yield updates.pop(client)
 
     def prepare_client(self, client: int, state: State | None, plan: RoundPlan) -> ClientRound:
-        """Gather what a client's local steps take.
-
-        The control variate is the clients' mean gradient less the client's own, both at the
-        received model (Karimireddy et al., ICML 2020, SCAFFOLD, eq. 3).
-        """
-        parts, request, variate = self.parts, self.request, None
-        if plan.local.control != "none" and request.gradient is not None:
-            gradient = self._gradients.get(client)
-            if gradient is None:
-                gradient = compute_client_gradient(parts, plan.number, request.model, client)
-            variate = request.gradient - gradient
-        streams = parts.streams(client, plan.number)
-        noise = plan.noise(request.weights[client])
-        return ClientRound(parts.images(client), streams, noise, state, variate)
+        """Gather what a client's local steps take."""
+        streams = self.parts.streams(client, plan.number)
+        noise = plan.noise(self.request.weights[client])
+        return ClientRound(self.parts.images(client), streams, noise, state)
 
     @usual_torch_state()
     def _train_window(self, window: Sequence[int]) -> dict[int, ClientUpdate]:
@@ -216,37 +200,6 @@ class RoundTrainer:
 
     def _protect(self, update: ClientUpdate) -> ClientUpdate:
         return protect_update(self.parts.update, update, self.request.model, trained=self._trained)
-
-
-@usual_torch_state()
-def compute_client_gradient(
-    parts: ClientParts, number: int, model: Float[Tensor, " P"], client: int
-) -> Float[Tensor, " P"]:
-    """Compute the mean gradient of a client's images at the received model.
-
-    Args:
-        parts: Images, nets and schedules.
-        number: The round.
-        model: The received model (P,).
-        client: Its partition, from 0.
-
-    Returns:
-        The gradient (P,) of the mean potential, without terms or priors, at one draw of the cut's
-        noise for each image; 0 where the encoder stands still.
-    """
-    nets = parts.workspace()
-    nets.load(model)
-    net, noise = nets.net, parts.streams(client, number)("control")
-    gradient = torch.zeros_like(nets.vector)
-    is_frozen = parts.schedule.freezes_encoder(number)
-    moving = nets.select_moving(is_encoder_frozen=is_frozen)
-    images = parts.images(client)
-    pieces = (torch.split(part, IMAGES_AT_ONCE) for part in images)
-    for x, y in zip(*pieces, strict=True):
-        smashed = net.add_noise(net.encode(to_floats(x)), noise)
-        loss = net.potential(net.answer(smashed), y) * (len(y) / len(images.y))
-        gradient[moving] += nets.gradient(loss.unsqueeze(0))[0, moving]
-    return gradient
 
 
 def train_or_zero(

@@ -17,7 +17,6 @@ from fedcel.federation.aggregation import (
     renormalise_weights,
     slide_average,
     weigh_clients,
-    weighted_sum,
 )
 from fedcel.federation.client_metrics import summarise_metrics
 from fedcel.federation.local_steps import ClientUpdate
@@ -137,17 +136,13 @@ class RoundReport(NamedTuple):
 
 @runtime_checkable
 class ClientTrainer(Protocol):
-    """Trains the clients of a round.
-
-    Results come in the order of `request.weights`.
-    """
-
-    def compute_gradients(self, request: RoundRequest) -> Iterable[tuple[int, Float[Tensor, " P"]]]:
-        """Compute each client's mean gradient (P,) at the model (control variate `fresh`)."""
-        ...
+    """Trains the clients of a round."""
 
     def train(self, request: RoundRequest) -> Iterable[ClientUpdate]:
-        """Train the clients, each when its update is taken, and keep their states."""
+        """Train the clients, each when its update is taken, and keep their states.
+
+        Updates come in the order of `request.weights`.
+        """
         ...
 
 
@@ -173,8 +168,6 @@ def play_round(
         model is scored.
     """
     request = begin_round(parts, state, examples)
-    if request.plan.local.control == "fresh":
-        request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
     return finish_round(parts, state, request, trainer.train(request), device_size=device_size)
 
 
@@ -429,25 +422,3 @@ class UpdateCollector:
         gap = delta - self._mean
         self._mean.add_(gap, alpha=weight / self._weight)
         self._squares += weight * before / self._weight * float(gap.norm()) ** 2
-
-
-def add_mean_gradient(
-    request: RoundRequest, gradients: Mapping[int, Float[Tensor, " P"]]
-) -> RoundRequest:
-    """Add the clients' mean gradient to the request (control variate `fresh`).
-
-    Args:
-        request: The request of the round.
-        gradients: The gradients at the model, (P,), by client.
-
-    Returns:
-        The request with the gradient.
-
-    References:
-        Johnson and Zhang, NIPS 2013 (SVRG), over clients instead of examples.
-    """
-    clients = sorted(gradients)
-    total = sum(request.weights[client] for client in clients)
-    shares = [request.weights[client] / total for client in clients]
-    gradient = weighted_sum([gradients[client] for client in clients], shares)
-    return request._replace(gradient=gradient)

@@ -21,7 +21,7 @@ _MIN_MEMBERS = 2  # members without which a class has no spread
 _VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
 _DRAWN_AT_ONCE = 2**17  # values of a client's mask or noise drawn at once: bits depend on it
 _ENCODED_AT_ONCE = 2**18  # values of images encoded at once: their maps should stay in the cache
-IMAGES_AT_ONCE = 1024  # images of a client encoded at once for its statistics or its gradient
+IMAGES_AT_ONCE = 1024  # images of a client encoded at once for its statistics
 STATISTICS_IMAGES = 256
 """Images of a class that the losses' statistics are computed of, at most."""
 
@@ -35,14 +35,12 @@ class ClientRound(NamedTuple):
         streams: Random streams of this client and round, by purpose.
         noise: Standard deviation of its own Langevin noise per step.
         state: What the client kept of its last round; None before its first.
-        control_variate: Is added to each gradient (P,); None: nothing is.
     """
 
     images: Images
     streams: Streams
     noise: float
     state: State | None = None
-    control_variate: Float[Tensor, " P"] | None = None
 
 
 class StepDraws(NamedTuple):

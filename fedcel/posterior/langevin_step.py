@@ -160,7 +160,6 @@ class LangevinContext(NamedTuple):
         plan: The round's constants.
         moving: The part of a net's vector that moves; positions, where parameters are frozen.
         received: The model that the round starts from.
-        control_variate: Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3).
         noise: The noise of each client's steps.
         sampler: Moves the parameters.
     """
@@ -168,7 +167,6 @@ class LangevinContext(NamedTuple):
     plan: RoundPlan
     moving: slice | Int[Tensor, " M"]
     received: Float[Tensor, " M"]
-    control_variate: Float[Tensor, "K M"] | None
     noise: StepNoise
     sampler: StackedSampler
 
@@ -176,17 +174,15 @@ class LangevinContext(NamedTuple):
     def bounds_information(self) -> bool:
         """Whether every client's noise bounds what its update tells.
 
-        Without noise nothing does. A control variate rests on gradients that are sent as they are,
-        and what a user's sampler does with the noise is not known.
+        Without noise nothing does, and what a user's sampler does with it is not known.
         """
-        is_plain = self.sampler.bounds_information and self.plan.local.control == "none"
-        return is_plain and min(self.noise.deviations) > 0
+        return self.sampler.bounds_information and min(self.noise.deviations) > 0
 
 
 def langevin_step(
     w: Float[Tensor, "K M"], gradients: Float[Tensor, "K M"], context: LangevinContext, state: Any
 ) -> tuple[Any, dict[str, Float[Tensor, " K"]]]:
-    """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
+    """Move K clients: w <- w - eta (g + decay w + kappa (w - received)) + noise.
 
     A user's sampler gets the sum in brackets as its gradient, and the noise as `add_noise`.
 
@@ -211,8 +207,6 @@ def langevin_step(
         gradients.add_(w, alpha=plan.decay + plan.pull)
     if plan.pull:
         gradients.add_(context.received, alpha=-plan.pull)
-    if context.control_variate is not None:
-        gradients.add_(context.control_variate)
     return context.sampler.step(state, w, gradients, context.noise, plan), measures
 
 

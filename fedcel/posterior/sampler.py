@@ -21,7 +21,7 @@ class Sampler(Protocol):
     """One step of the parameters that move; its state lasts for one round of one client.
 
     What is sampled is not its business: the gradient is that of the loss, clipped as the settings
-    say, plus those of the priors and the control variate.
+    say, plus those of the priors.
     """
 
     def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:

@@ -174,9 +174,6 @@ class LocalSettings(Options):
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."
     )
-    control: Literal["none", "fresh"] = Field(
-        "none", description="fresh: a control variate against client drift while sampling."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -297,7 +294,7 @@ class RoundPlan(NamedTuple):
         is_encoder_frozen: Whether only the head moves.
         temperature: T.
         is_sampling: Whether the round is of the chain: after burn-in.
-        local: Steps, batches, augmentation, clip, control variate and sampler of this round.
+        local: Steps, batches, augmentation, clip and sampler of this round.
         terms: Losses that act, with their weights.
         order: The server's numbers.
     """
@@ -383,7 +380,7 @@ class RoundSchedule(NamedTuple):
 
     Attributes:
         rounds: Rounds of the run.
-        local: Steps, step size, clip and control variate.
+        local: Steps, step size and clip.
         prior: Prior at the received model, and at 0.
         chain: Burn-in, and what is sampled.
         temperature: T after burn-in.
@@ -404,10 +401,6 @@ class RoundSchedule(NamedTuple):
         """Last round of burn-in, 0: there is none."""
         return self.chain.burn_in_rounds(self.rounds)
 
-    def freezes_encoder(self, number: int) -> bool:
-        """Whether the encoder stands still in a round, from 1."""
-        return self.chain.scope == "head" and number > self.burn_in
-
     def gives_sample(self, number: int) -> bool:
         """Whether the model after a round may be a posterior sample; without noise none is."""
         return self.temperature > 0 and number > self.burn_in
@@ -427,11 +420,10 @@ class RoundSchedule(NamedTuple):
             SettingsError: Step size and priors together would make every step overshoot.
         """
         number, total, threshold, gamma, proximal = order
-        is_sampling, is_encoder_frozen = number > self.burn_in, self.freezes_encoder(number)
+        is_sampling = number > self.burn_in
+        is_encoder_frozen = is_sampling and self.chain.scope == "head"
         steps = self.local.count_steps(images or self.local.batch_size)
         changes: dict[str, object] = {"steps": steps, "epochs": 0.0}
-        if not is_sampling:
-            changes["control"] = "none"
         if is_encoder_frozen:
             changes |= {"balance": False, "augment": "none"}
         rate = self.local.step_size(number, self.burn_in)

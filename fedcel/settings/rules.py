@@ -63,7 +63,6 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
         total = "the server then does not send the total number of examples"
         yield ask("prior.mode", ("consistent", "none"), total)
         yield ask("prior.scale", ("none",), total)
-        yield ask("local.control", ("none",), "the server then sends no control variate")
         yield ask("update.clip", ("none",), "only deltas are clipped")
         arguments = (
             "a Flower strategy takes it in strategy.arguments, such as 'server_momentum=0.9'"
@@ -79,7 +78,6 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
             reason="it averages numbers that one hostile client could move at will",
             remedy=", or strategy.aggregation to 'mean'",
         )
-        yield ask("local.control", ("none",))
         yield ask("cel.target", ("none", "accuracy"))  # the accuracy is the server's own figure
     if temperature > 0:
         ask = partial(Requirement, f"temperature {temperature:g}", remedy=", or temperature to 0")
@@ -98,7 +96,6 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
             reason="each client would send more than its noisy update",
             remedy=", or update.noise to 0",
         )
-        yield ask("local.control", ("none",))
         # A weight that follows the accuracy needs no number of theirs, a threshold their spread.
         targets = ("none", "accuracy") if settings.cel.schedule == "target" else ("none",)
         yield ask("cel.target", targets)

@@ -12,7 +12,6 @@ from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
     RoundTrainer,
-    compute_client_gradient,
     name_obstacle,
 )
 from fedcel.named_tensors import State
@@ -106,19 +105,8 @@ class LocalTrainer:
     ) -> None:
         self._parts, self._states = parts, ClientStates(folder)
         self._report_obstacle, self.at_once = report_obstacle, at_once
-        self._gradients: tuple[int, dict[int, torch.Tensor]] = 0, {}
         if at_once > 1 and (reason := name_obstacle(parts.schedule.terms())):
             self._train_one_by_one(reason)
-
-    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield each client and its mean gradient at the model; the round's training uses it."""
-        self._gradients = request.plan.number, {}
-        for client in request.weights:
-            gradient = compute_client_gradient(
-                self._parts, request.plan.number, request.model, client
-            )
-            self._gradients[1][client] = gradient
-            yield client, gradient
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
@@ -129,15 +117,12 @@ class LocalTrainer:
             starts[client] = self._states.load_state(client, request)
             return starts[client].state
 
-        computed_in, gradients = self._gradients
-        self._gradients = 0, {}
         trainer = RoundTrainer(
             self._parts,
             request,
             read_state=read_state,
             at_once=self.at_once,
             report_obstacle=self._train_one_by_one,
-            gradients=gradients if computed_in == request.plan.number else {},
         )
         number, is_noisy = request.plan.number, self._parts.update.noise > 0
         for client, update in zip(request.weights, trainer.train(), strict=True):

@@ -69,7 +69,6 @@ def ours() -> Callable[[], None]:
         plan,
         slice(None),
         received=flat.vector.clone(),
-        control_variate=None,
         noise=StepNoise([noise], [stream], torch.empty_like(flat.vector)),
         sampler=Langevin(),
     )

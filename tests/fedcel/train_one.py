@@ -28,11 +28,10 @@ def train_one(
     plan: RoundPlan,
     streams: Streams,
     state: State | None = None,
-    control_variate: Tensor | None = None,
     **changes: Any,
 ) -> ClientUpdate:
     """Train a client that holds everything by a plan with some `changes`."""
-    client = ClientRound(images, streams, plan.noise(1.0), state, control_variate)
+    client = ClientRound(images, streams, plan.noise(1.0), state)
     (update,) = train_clients(flat, received, [client], plan._replace(**changes))
     return update
 

@@ -205,7 +205,6 @@ def test_a_wrapper_wraps_fedavg() -> None:
         (f"{__name__}:Fixed", {}, "multiple values for keyword argument 'fraction_evaluate'"),
         ("FedAvg", {"clients-per-round": 3, "chain.scope": "head"}, "chain.scope"),
         ("FedAvg", {"temperature": 1.0}, "temperature"),
-        ("FedAvg", {"local.control": "fresh"}, "local.control"),
         ("FedAvg", {"update.clip": 1.0}, "update.clip"),
         ("FedAvg", {"update.noise": 1.0}, "update.noise"),
         ("FedAvg", {"chain.stop": True}, "chain.stop"),

@@ -407,21 +407,3 @@ def test_a_reply_that_comes_a_round_later_is_left_out_of_both(
         (3, []),
         (3, []),
     ]
-
-
-def test_a_dead_node_that_is_asked_for_its_gradient_is_named_once(tmp_path: Path) -> None:
-    """Only rounds that sample ask; the SuperLink's answer is no unknown client's."""
-    grid = Wire(tmp_path, tmp_path / "run")
-    answer = grid.send_and_receive
-
-    def dying(messages: Iterable[Message], *, timeout: float) -> list[Message]:
-        grid.dead = {102} if (tmp_path / "run" / "events.jsonl").exists() else set()
-        return answer(messages, timeout=timeout)
-
-    grid.send_and_receive = dying  # type: ignore[method-assign]
-    run(grid, tmp_path / "run", **{"local.control": "fresh"})
-    gone = [{"client": 1, "reason": "the client failed: Node Unavailable"}]
-    assert [e["rejected"] for e in events(tmp_path / "run")] == [[], gone, gone, gone]
-    queried = [node for kind, node in grid.asked if kind == f"query.{record_names.GRADIENT_QUERY}"]
-    assert queried == [101, 102, 103] * 2
-    assert grid.timeouts[f"query.{record_names.GRADIENT_QUERY}"] == 7.0

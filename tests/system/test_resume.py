@@ -22,7 +22,6 @@ KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
 SETTINGS: dict[str, str | int | float] = {
     "clients": 3,
     "clients-per-round": 2,
-    "local.control": "fresh",
     "rounds": 16,
     "engine": "local",
     "local.steps": 4,

@@ -127,7 +127,7 @@ def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
 
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
-    """No metric of its images in the reply, no scores, no gradient, whoever asks.
+    """No metric of its images in the reply, no scores, whoever asks.
 
     Whose state it started from, and will, are the same however the training goes.
     """
@@ -142,6 +142,5 @@ def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
         record_names.INCARNATION,
         record_names.STATE_ROUND,
     }
-    for kind in ("evaluate", f"query.{record_names.GRADIENT_QUERY}"):
-        with pytest.raises(SettingsError, match="tells nothing else"):
-            ask(kind, round_content(5), context(), noisy)
+    with pytest.raises(SettingsError, match="tells nothing else"):
+        ask("evaluate", round_content(5), context(), noisy)

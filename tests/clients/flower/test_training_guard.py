@@ -35,14 +35,14 @@ def node(**config: object) -> Context:
     return Context(1, 101, {"partition-id": 1, **config}, RecordDict(), {})  # type: ignore[dict-item]
 
 
-def send(flat: FlatNet, at: Context, kind: str = "train") -> Message:
+def send(flat: FlatNet, at: Context) -> Message:
     """Send a model to the node as a server does, in round 3."""
     config = ConfigRecord(
         {record_names.ROUND: 3, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
     )
     arrays = ArrayRecord(to_arrays(flat.vector, flat.shapes))
     content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: config})
-    return make_client_app(S)(Message(content, dst_node_id=101, message_type=kind), at)
+    return make_client_app(S)(Message(content, dst_node_id=101, message_type="train"), at)
 
 
 def test_a_hijacked_model_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,9 +51,8 @@ def test_a_hijacked_model_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
         logging.getLogger("flwr").addHandler(caplog.handler)
         assert record_names.DELTA in send(HONEST, at).content
-        for kind in ("train", f"query.{record_names.GRADIENT_QUERY}"):
-            with pytest.raises(LeakError, match="refuses the model of round 3") as refused:
-                send(hijack(), at, kind)
+        with pytest.raises(LeakError, match="refuses the model of round 3") as refused:
+            send(hijack(), at)
         logging.getLogger("flwr").removeHandler(caplog.handler)
     assert "leaks up to" not in str(refused.value)
     assert "leaks up to" in caplog.records[0].getMessage()
@@ -74,8 +73,8 @@ def test_images_of_bytes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_limit_holds_after_models_that_the_node_counts() -> None:
     """Whatever round the server names: two pass, the third is refused; without a limit all pass."""
     at = node(**{"leak-limit": 0.2, "leak-after": 2})
-    for kind in ("train", f"query.{record_names.GRADIENT_QUERY}"):
-        send(hijack(), at, kind)
+    for _ in range(2):
+        send(hijack(), at)
     with pytest.raises(LeakError):
         send(hijack(), at)
     free = node()

@@ -138,7 +138,6 @@ def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"update.clip": "none"}, "set update.clip to the norm"),
-        ({"local.control": "fresh"}, "local.control is 'fresh'"),
         ({"cel.target": "spread", "cel.penalty": "log"}, "cel.target is 'spread'"),
         ({"temperature": 1.0}, "would not sample the posterior"),
         ({"update.clip": 1e39}, "single precision"),

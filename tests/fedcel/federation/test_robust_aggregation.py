@@ -112,7 +112,6 @@ def test_three_hostile_of_ten_do_not_carry_it_away(seed: int, size: float, toget
     ("raw", "reason"),
     [
         ({"temperature": 1.0}, "the Langevin noise is only right for the mean"),
-        ({"local.control": "fresh"}, "local.control is 'fresh' .* it averages"),
         ({"clients-per-round": 2}, "2 clients train in a round, must be 3 or more"),
         (
             {"strategy.upload": "weights", "strategy.name": "a:B"},

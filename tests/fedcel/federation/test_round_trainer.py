@@ -18,9 +18,7 @@ from fedcel.federation import (
     RoundRequest,
     RoundTrainer,
     ServerState,
-    add_mean_gradient,
     begin_round,
-    compute_client_gradient,
     finish_round,
     init_server_state,
     name_obstacle,
@@ -144,13 +142,7 @@ def make_tied_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn
 
 def ask(settings: Settings, state: ServerState) -> RoundRequest:
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
-    request = begin_round(build_server_parts(settings), state, examples)
-    if request.plan.local.control != "fresh":
-        return request
-    parts = build_client_parts(settings)
-    number, model = request.plan.number, request.model
-    gradients = {k: compute_client_gradient(parts, number, model, k) for k in request.weights}
-    return add_mean_gradient(request, gradients)
+    return begin_round(build_server_parts(settings), state, examples)
 
 
 def compare(
@@ -257,12 +249,11 @@ def test_clients_at_once_are_those_one_by_one(change: dict[str, Any]) -> None:
     [
         {"chain.scope": "full", "local.clip": 1.0},
         {"chain.scope": "head", "cel.kind": "gated", "local.balance": True},
-        {"chain.scope": "full", "local.control": "fresh"},
     ],
-    ids=["full", "head", "fresh"],
+    ids=["full", "head"],
 )
 def test_sampling_clients_draw_the_same_noise_at_once(change: dict[str, Any]) -> None:
-    """Each has its own stream and its own variate."""
+    """Each has its own stream."""
     assert compare({**SAMPLED, "temperature": 1.0, **change}, first=4) == []
 
 

@@ -27,14 +27,10 @@ EXAMPLES = {0: 10, 1: 30, 2: 60}
 
 
 class KnownTrainer:
-    """Client k moves every parameter by k + 1; its gradient is k."""
+    """Client k moves every parameter by k + 1."""
 
     def __init__(self) -> None:
         self.requests: list[RoundRequest] = []
-
-    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
-        for client in request.weights:
-            yield client, torch.full((4,), float(client))
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         self.requests.append(request)
@@ -61,7 +57,6 @@ def test_a_round_adds_the_weighted_deltas() -> None:
     assert (report.clients, report.rejected) == ([0, 1, 2], [])
     assert report.metrics == pytest.approx({"loss": 1.5, "client-drift": 1.8**0.5})
     assert trainer.requests[0].weights == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
-    assert trainer.requests[0].gradient is None
 
 
 @pytest.mark.parametrize("gap", [0.0, 1e-3])
@@ -77,18 +72,6 @@ def test_drift_of_clients_that_agree_does_not_cancel(gap: float) -> None:
     state = init_server_state(request.model)
     _, report = finish_round(build_server_parts(settings()), state, request, updates, device_size=0)
     assert report.metrics["client-drift"] == pytest.approx(200 * gap, rel=1e-3)
-
-
-def test_a_fresh_control_variate_is_the_mean_gradient() -> None:
-    """.3 * 1 + .6 * 2 = 1.5, asked for before the round while sampling."""
-    trainer = KnownTrainer()
-    s = settings(temperature=1.0, **{"local.control": "fresh", "chain.burn-in": 0.0})
-    play_round(
-        build_server_parts(s), init_server_state(torch.zeros(4)), EXAMPLES, trainer, device_size=2
-    )
-    gradient = trainer.requests[0].gradient
-    assert gradient is not None
-    torch.testing.assert_close(gradient, torch.full((4,), 1.5))
 
 
 def test_without_noise_the_used_weights_make_up_for_the_rejected() -> None:

@@ -47,7 +47,6 @@ def plain_steps(nets: FlatNet, terms: Sequence[WeightedTerm], rate: float = 1.0)
         plan=RoundPlan(rate, 0.0, 0.0, 0.0, False, 0.0, terms=tuple(terms)),
         moving=slice(None),
         received=nets.vector.clone(),
-        control_variate=None,
         noise=StepNoise(
             [0.0] * nets.count,
             [torch.Generator() for _ in range(nets.count)],

@@ -85,7 +85,6 @@ def update(
         local=LocalSettings(steps=6, batch_size=12, augment=augment, balance=True, clip=1.0),
         streams=lambda p: make_generator(3, p),
         terms=terms,
-        control_variate=torch.zeros_like(received),
     )
 
 

@@ -71,7 +71,6 @@ def chain(change: Change | None = None, rounds: int = 60, **more: object) -> Ten
     raw = {
         "net.noise": 0.0,
         "prior.scale": SCALE,
-        "local.control": "fresh",
         **more,
     }
     net = SplitNet(nn.Flatten(), nn.Linear(64, 10), Cut(0.0), 64)

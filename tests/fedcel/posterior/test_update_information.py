@@ -100,17 +100,15 @@ def has_bound(plan: RoundPlan, deviations: list[float], sampler: StackedSampler)
     """Return whether a step of clients of two parameters says anything."""
     streams = [torch.Generator().manual_seed(k) for k in range(len(deviations))]
     noise = StepNoise(deviations, streams, torch.empty(2))
-    context = LangevinContext(plan, slice(None), torch.zeros(2), None, noise, sampler)
+    context = LangevinContext(plan, slice(None), torch.zeros(2), noise, sampler)
     return context.bounds_information
 
 
 def test_what_has_no_bound() -> None:
-    """A client without noise, gradients sent as they are, a user's sampler: nothing is said."""
+    """A client without noise, a user's sampler: nothing is said."""
     own = ClientByClient(Langevin())
     assert has_bound(PLAN, [NOISE, NOISE], Langevin())
     assert not has_bound(PLAN, [NOISE, 0.0], Langevin())
     assert not has_bound(PLAN, [NOISE, NOISE], own)
-    fresh = PLAN._replace(local=PLAN.local.model_copy(update={"control": "fresh"}))
-    assert not has_bound(fresh, [NOISE, NOISE], Langevin())
     with pytest.raises(KeyError, match="update-information"):
         measure_bound(0.3, PLAN._replace(noise_variance=0.0))

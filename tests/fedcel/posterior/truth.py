@@ -212,23 +212,17 @@ def round_map(
     """Return the round of these clients: `weights` of their deltas, `noise_weights` of their noise.
 
     Per step a client adds noise of variance 2 eta/(N w_k), w_k of `noise_weights`; its delta
-    counts w_k. With `local.control` fresh its gradient at w is replaced by the mean of those here.
-    No prior, temperature 1, full batches.
+    counts w_k. No prior, temperature 1, full batches.
     """
     s, examples = federation.settings, sum(len(y) for _, y in federation.parts)
     parts = quadratics(federation)
     eye = torch.eye(len(parts[0].push), dtype=torch.float64)
     drift, push, noise = eye.clone(), torch.zeros_like(parts[0].push), torch.zeros_like(eye)
-    shares = [(weight / sum(weights.values()), parts[k]) for k, weight in weights.items()]
-    hessian, slope = sum(w * p.hessian for w, p in shares), sum(w * p.push for w, p in shares)
     for k, weight in weights.items():
         part = parts[k]
         last, total, squares = powers(part.hessian, s.local.step_size.rate, s.local.steps)
         drift += weight * (last - eye)
         push += weight * total @ part.push
-        if s.local.control == "fresh":
-            drift -= weight * total @ (hessian - part.hessian)
-            push += weight * total @ (slope - part.push)
         noise += weight**2 * 2 * s.local.step_size.rate / (examples * noise_weights[k]) * squares
     return Map(drift, push, noise)
 

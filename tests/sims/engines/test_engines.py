@@ -5,88 +5,30 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
 
 import pytest
 import torch
 
-from fedcel.errors import DataError, SettingsError
+from fedcel.errors import SettingsError
 from fedcel.federation import (
     RoundRequest,
-    RoundTrainer,
-    add_mean_gradient,
-    begin_round,
-    compute_client_gradient,
-    finish_round,
-    init_server_state,
-    round_trainer,
 )
 from fedcel.files import read_json
 from fedcel.posterior import RoundOrder
 from fedcel.run_parts import (
     build_client_nets,
     build_client_parts,
-    build_server_parts,
     build_terms,
     build_workspace_net,
-    select_client_images,
 )
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
-from sims.engines import local
 from sims.engines.local import LocalTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import FOLLOWING, events, model, run
 
 ONE_BY_ONE = {"local.at-once": 1}
-
-
-def test_gradients_come_in_order_and_errors_by_name(tmp_path: Path) -> None:
-    """A client that is not there is its own error."""
-    s = parse_settings(CLUSTERED | {"clients": 6})
-    examples = {client: len(select_client_images(s, client).y) for client in range(6)}
-    state = init_server_state(build_workspace_net(s).vector)
-    request = begin_round(build_server_parts(s), state, examples)
-    trainer = LocalTrainer(build_client_parts(s), tmp_path)
-    gradients = list(trainer.compute_gradients(request))
-    with pytest.raises(DataError, match="partition-id is 9"):
-        list(trainer.compute_gradients(request._replace(weights={9: 1.0})))
-    assert [client for client, _ in gradients] == list(range(6))
-    for client, gradient in gradients:
-        alone = compute_client_gradient(build_client_parts(s), 1, request.model, client)
-        assert torch.equal(gradient, alone)
-    assert not torch.equal(gradients[0][1], gradients[1][1])
-
-
-def test_a_gradient_of_the_control_variate_is_computed_once(tmp_path: Path) -> None:
-    """A client and round; the updates are those of a trainer that computes it again."""
-    s = parse_settings(
-        {
-            "clients": 3,
-            "local.control": "fresh",
-            "local.steps": 2,
-            "chain.burn-in": 0.0,
-            "chain.scope": "full",
-        }
-    )
-    examples = {client: len(select_client_images(s, client).y) for client in range(3)}
-    parts, trainer = build_client_parts(s), LocalTrainer(build_client_parts(s), tmp_path / "one")
-    state = init_server_state(build_workspace_net(s).vector)
-    for _ in range(2):
-        computed = Mock(wraps=compute_client_gradient)
-        with (
-            patch.object(round_trainer, "compute_client_gradient", computed),
-            patch.object(local, "compute_client_gradient", computed),
-        ):
-            request = begin_round(build_server_parts(s), state, examples)
-            request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
-            updates = list(trainer.train(request))
-        assert computed.call_count == 3
-        again = list(RoundTrainer(parts, request).train())
-        for update, expected in zip(updates, again, strict=True):
-            assert torch.equal(update.delta, expected.delta)
-        state = finish_round(build_server_parts(s), state, request, updates, device_size=0)[0]
 
 
 def test_noisy_updates_always_leave_a_state(tmp_path: Path) -> None:
@@ -130,28 +72,24 @@ def test_a_weight_that_follows_a_spread_is_the_same_on_all_engines(
 @pytest.mark.parametrize(
     ("change", "other"),
     [
-        pytest.param({"local.control": "fresh"}, {"engine": "ray"}, marks=pytest.mark.long),
-        (
-            {"local.control": "fresh", "local.clip": 1.0},
-            {"strategy.name": "strategies:PosteriorStrategy"},
-        ),
+        pytest.param({"local.clip": 1.0}, {"engine": "ray"}, marks=pytest.mark.long),
+        ({"local.clip": 1.0}, {"strategy.name": "strategies:PosteriorStrategy"}),
     ],
     ids=["ray", "messages"],
 )
-def test_steered_chains_are_the_same_by_function_calls_and_messages(
+def test_clipped_chains_are_the_same_by_function_calls_and_messages(
     tmp_path: Path, change: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Control variates, clipped gradients; one on Ray."""
+    """Noise and clipped gradients; one on Ray."""
     change = {"cel.kind": "none", "chain.heat": 1.0, "chain.burn-in": 0.5, **change}
     calls, messages = (
         run(tmp_path / "calls", **change),
         run(tmp_path / "messages", **change, **other),
     )
     torch.testing.assert_close(model(calls), model(messages), rtol=0, atol=1e-6)
-    plain = {**change, "local.control": "none", "local.clip": "none"}
+    plain = {**change, "local.clip": "none"}
     assert (model(calls) - model(run(tmp_path / "plain", **plain))).abs().max() > 1e-4
-    if "local.clip" in change:
-        assert 0 < events(calls)[0]["clipped"] <= 1
+    assert 0 < events(calls)[0]["clipped"] <= 1
 
 
 def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:

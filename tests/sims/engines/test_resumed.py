@@ -59,7 +59,6 @@ def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, t
         (5, {}),
         (3, STEERED),
         (3, FOLLOWING),
-        (4, {"cel.kind": "none", "local.control": "fresh", "chain.burn-in": 0.4}),
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
         (3, {"chain.heat": 1.0}),
         (4, {"defence.name": "ceb", "cel.kind": "none"}),
