@@ -127,6 +127,7 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         splits.classes,
         make_generator(settings.seed, "net", settings.net.seed),
         cut=settings.defence.build_cut(settings.net),
+        noise_shape=settings.defence.noise_shape,
     )
     net = settings.defence.end_encoder(plain, splits.shape, settings)
     precision = (
@@ -238,7 +239,7 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     }
     features = settings.defence.adapt_net(settings.net).features
     is_bounded = isinstance(settings.net, OwnNet)
-    is_one_sd = settings.defence.find_noise_shape(settings.net) == "one"
+    is_one_sd = settings.defence.noise_shape == "one"
     largest = features * (1.0 if is_one_sd else NOISE_LIMIT**2)  # in units of the noise
     spread = MetricRange(0.0, largest if is_bounded else inf, largest)
     scale = MetricScale(spread, features, settings.local.batch_size)

@@ -14,6 +14,7 @@ from fedcel.nets import (
     NetSettings,
     OwnNet,
     SplitNet,
+    build_noise_scale,
     encode_images,
     switch_to_evaluation,
 )
@@ -34,6 +35,7 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
         tensors = load(data)
         metadata = read_metadata(data)
         net_settings = NetSettings.model_validate(json.loads(metadata["net"]))
+        noise_shape = metadata["noise-shape"]
         cut = Cut(card.sigma, card.dropout)
         stated = metadata["model"], json.loads(metadata["shape"]), int(metadata["classes"])
     except Exception as error:  # of whatever a hostile file makes of its readers
@@ -44,7 +46,7 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
         raise ServiceError("the encoder is of another model than /v1/model states")
     encoder = own_encoder or build_encoder(net_settings, tuple(card.shape), card.classes)
     with torch.device("meta"):
-        scale = net_settings.build_noise_scale(card.features)
+        scale = build_noise_scale(noise_shape, card.features)
     net = SplitNet(encoder, nn.Identity(), cut, card.features, noise_scale=scale)
     fill_parameters(net, tensors)
     switch_to_evaluation(net)

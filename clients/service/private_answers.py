@@ -241,6 +241,7 @@ class ServedModel:
             "classes": str(self.classes),
             "sigma": repr(self.net.cut.sigma),
             "dropout": repr(self.net.cut.dropout),
+            "noise-shape": self.net.noise_shape,
         }
         return encode_tensors(self.net.device_parameters(), metadata)
 

@@ -9,7 +9,9 @@ from fedcel.nets.cut import NOISE_LIMIT as NOISE_LIMIT
 from fedcel.nets.cut import Cut as Cut
 from fedcel.nets.cut import NoiseScale as NoiseScale
 from fedcel.nets.cut import NoiseScales as NoiseScales
+from fedcel.nets.cut import NoiseShape as NoiseShape
 from fedcel.nets.cut import apply_noise as apply_noise
+from fedcel.nets.cut import build_noise_scale as build_noise_scale
 from fedcel.nets.cut import whiten_features as whiten_features
 from fedcel.nets.device import CPU as CPU
 from fedcel.nets.device import compute_in as compute_in

@@ -9,7 +9,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
-from fedcel.nets.cut import Cut
+from fedcel.nets.cut import Cut, NoiseShape, build_noise_scale
 from fedcel.nets.imported_net import ImportedNet
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.net_faults import find_layer_faults
@@ -25,6 +25,7 @@ def build_net(
     generator: torch.Generator,
     *,
     cut: Cut | None = None,
+    noise_shape: NoiseShape = "one",
 ) -> SplitNet:
     """Build a split network and check that it can be trained in a federation.
 
@@ -34,6 +35,7 @@ def build_net(
         classes: Number of logits.
         generator: The parameters are drawn from it.
         cut: What happens between encoder and head; without it Gaussian noise of `net.noise`.
+        noise_shape: Whether the standard deviations of the noise are learned, and of what.
 
     Returns:
         The net.
@@ -43,9 +45,8 @@ def build_net(
         PluginError: The import string leads nowhere, or a user's net breaks its contract.
     """
     if isinstance(net, ImportedNet):
-        plain = net.model_copy(update={"noise_shape": "one"})  # whose encoder and head are checked
-        _check_own_net(plain, shape, classes)
-    return _assemble_net(net, shape, classes, generator, cut=cut)
+        _check_own_net(net, shape, classes)
+    return _assemble_net(net, shape, classes, generator, cut=cut, noise_shape=noise_shape)
 
 
 def check_layers(net: NetSettings, shape: tuple[int, ...], classes: int) -> None:
@@ -105,6 +106,7 @@ def _assemble_net(
     generator: torch.Generator,
     *,
     cut: Cut | None = None,
+    noise_shape: NoiseShape = "one",
 ) -> SplitNet:
     """Return encoder, cut and head in one; NetError where they cannot be computed."""
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
@@ -119,7 +121,7 @@ def _assemble_net(
         head,
         cut or Cut(net.noise),
         features,
-        noise_scale=net.build_noise_scale(features),
+        noise_scale=build_noise_scale(noise_shape, features),
         positions=_read_positions(encoder, features),
     )
     initialise_parameters(split_net, generator)

@@ -6,6 +6,7 @@ The noise of each feature can have a scale that is learned with the encoder.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +15,8 @@ from torch.nn.functional import linear
 
 NOISE_LIMIT = 8.0
 """A learned standard deviation is the cut's times this at most, and over this at least."""
+NoiseShape = Literal["one", "feature", "image"]
+"""Whether one standard deviation is for all, or one is learned a feature, or by image as well."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,19 @@ class NoiseScale(nn.Module):
     def bound(self, exponent: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B D"]:
         """Return exp(L tanh(a / L)) of exponents a."""
         return (self.log_limit * torch.tanh(exponent / self.log_limit)).exp()
+
+
+def build_noise_scale(shape: str, features: int) -> NoiseScale | None:
+    """Build the scale of the noise of D features.
+
+    Args:
+        shape: A `NoiseShape`.
+        features: D.
+
+    Returns:
+        The scale; None for `one`, where nothing is learned.
+    """
+    return None if shape == "one" else NoiseScale(features, is_of_image=shape == "image")
 
 
 class NoiseScales(nn.Module):

@@ -8,7 +8,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedcel.errors import NetError
-from fedcel.nets.cut import NoiseScale
 from fedcel.settings_table import Kind
 
 POSITIONS = "positions"
@@ -37,21 +36,10 @@ class NetSettings(Kind, table="net", selector="name"):
     noise: float = Field(
         0.3, ge=0, allow_inf_nan=False, description="Sigma of the Gaussian noise at the cut."
     )
-    noise_shape: Literal["auto", "one", "feature", "image"] = Field(
-        "auto",
-        description="Noise sd: one for all features, learned per feature, or per image too; "
-        "auto: by defence.",
-    )
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head for images of a shape (C, H, W)."""
         raise NotImplementedError
-
-    def build_noise_scale(self, features: int) -> NoiseScale | None:
-        """Build what says how much noise each feature gets; None where nothing is learned."""
-        if self.noise_shape not in ("feature", "image"):
-            return None
-        return NoiseScale(features, is_of_image=self.noise_shape == "image")
 
 
 class WideNet(NetSettings):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.named_tensors import select_prefix
-from fedcel.nets.cut import Cut, NoiseScale
+from fedcel.nets.cut import Cut, NoiseScale, NoiseShape
 from fedcel.nets.encode_images import choose_batch_size
 from fedcel.tensors import to_floats
 
@@ -91,12 +91,12 @@ class SplitNet(nn.Module):
         return None if self.noise_scale is None else cast(Tensor, self.noise_scale(z))
 
     @property
-    def is_noise_of_image(self) -> bool:
-        """Whether the noise differs from image to image."""
+    def noise_shape(self) -> NoiseShape:
+        """Whether the noise has one standard deviation, or one a feature, or by image as well."""
         if self.noise_scale is None:
-            return False
+            return "one"
         layers = [part for part in self.noise_scale.modules() if isinstance(part, NoiseScale)]
-        return any(layer.weight is not None for layer in layers)
+        return "image" if any(layer.weight is not None for layer in layers) else "feature"
 
     def device_parameters(self) -> dict[str, nn.Parameter]:
         """Name the parameters of the device's half: the encoder's, then those of the noise."""

@@ -224,6 +224,8 @@ def is_anchored(cell: Cell, undefended: Settings) -> bool:
     if cell.strength is None or other_defence.get(str(cell.variant.strength_key)) != "none":
         return False
     zero, none = s.defence.model_copy(update={"strength": 0.0}), undefended.defence
+    if zero.noise_shape != none.noise_shape:
+        return False
     same_cut = zero.build_cut(s.net) == none.build_cut(undefended.net)
     return same_cut and zero.adapt_net(s.net) == none.adapt_net(undefended.net)
 

@@ -38,12 +38,11 @@ def export_encoder(folder: Path, out: Path) -> str:
         )
     net = build_sent_net(run)
     shape = run.splits.shape
-    noise_shape = run.settings.defence.find_noise_shape(run.settings.net)
-    module = net.encoder if noise_shape == "one" else EncoderWithNoise(net)
+    module = net.encoder if net.noise_shape == "one" else EncoderWithNoise(net)
     metadata = {
         "fedcel.sigma": repr(net.cut.sigma),
         "fedcel.dropout": repr(net.cut.dropout),
-        "fedcel.noise-shape": noise_shape,
+        "fedcel.noise-shape": net.noise_shape,
         "fedcel.net": run.settings.net.name,
         "fedcel.classes": str(run.splits.classes),
     }
@@ -51,7 +50,7 @@ def export_encoder(folder: Path, out: Path) -> str:
     write_whole(out, data)
     size = f"{len(data)} bytes, images {tuple(shape)} to z ({net.features})"
     noise = f"noise of sigma {net.cut.sigma:g} and dropout {net.cut.dropout:g}"
-    if noise_shape != "one":
+    if net.noise_shape != "one":
         noise = f"noise of the standard deviations in the output {NOISE_OUTPUT!r}"
     return f"encoder: {out}, {size}; add {noise} on the device: z itself hides nothing"
 

@@ -121,7 +121,7 @@ class Column:
         if scale is None:
             noise = table.new_full((table.shape[1],), sigma)
         else:
-            noise = sigma * (scale if self.net.is_noise_of_image else scale[0])
+            noise = sigma * (scale if self.net.noise_shape == "image" else scale[0])
         return image_leak(
             table,
             labels,

@@ -11,6 +11,7 @@ from fedcel.errors import NetError
 from fedcel.losses.defences.feature_noise import NOISE_SCALE, measure_scale
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, State, Term
+from fedcel.nets import NoiseShape
 
 
 def gaussian_divergence(
@@ -54,8 +55,7 @@ class InformationBottleneck(LossRival):
         section 3 (CEB), r the backward encoder b(z|y).
     """
 
-    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "image"
-
+    noise_shape: ClassVar[NoiseShape] = "image"
     needs_noise: ClassVar[bool] = True
     rate: ClassVar[float] = 0.01
     learner: ClassVar[str] = "information bottleneck"

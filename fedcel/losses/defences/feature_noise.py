@@ -6,7 +6,6 @@ from typing import ClassVar, Literal, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import (
     class_members,
     select_rows,
@@ -15,7 +14,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, State, Term
-from fedcel.nets import NOISE_LIMIT, NetSettings
+from fedcel.nets import NOISE_LIMIT, NoiseShape
 
 NOISE_SCALE = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
 """Range of the geometric mean of learned standard deviations."""
@@ -30,20 +29,8 @@ class FeatureNoise(LossRival):
     """Defence by noise whose standard deviation is set for each feature, as a part of the net."""
 
     metric_ranges: ClassVar[MetricRanges] = {"noise-scale": NOISE_SCALE}
-    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
-
-    noise_shapes: ClassVar[str] = "'feature' or 'image'"
-    """Values of `net.noise-shape` that it works with."""
+    noise_shape: ClassVar[NoiseShape] = "feature"
     needs_noise: ClassVar[bool] = True
-
-    def check_net(self, net: NetSettings) -> None:
-        """Refuse noise of one standard deviation; see `Rival.check_net`."""
-        super().check_net(net)
-        if self.find_noise_shape(net) == "one":
-            raise SettingsError(
-                f"net.noise-shape is 'one' and defence.name {self.name!r}, which sets the noise of "
-                f"each feature: set net.noise-shape to {self.noise_shapes}"
-            )
 
 
 @final
@@ -52,8 +39,8 @@ class LearnedNoise(FeatureNoise):
 
     Beside the cross-entropy, whose noise is learned through what it does to the answers, a feature
     gets the more noise the less the answers need it. In nats, like the bounds of `vib` and `ceb`,
-    the part of them that only the noise decides. There is no state: the scale is a part of
-    the net.
+    the part of them that only the noise decides. With strength 0 the answers alone set the noise.
+    There is no state: the scale is a part of the net.
 
     References:
         Mireshghallah et al., Shredder, ASPLOS 2020, section 2.3.
@@ -61,6 +48,9 @@ class LearnedNoise(FeatureNoise):
 
     name: Literal["learned-noise"] = "learned-noise"
     usual_strength: ClassVar[float] = 0.003
+
+    def check_rules(self) -> None:
+        """Allow strength 0, which only learns the noise; see `Rival.check_rules`."""
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute -sum_d log s_d in nats, mean over images; see `LossTerm.loss`.
@@ -103,9 +93,9 @@ class FisherNoise(FeatureNoise):
     `strength` is the bits B. A feature's noise has the variance g_d / (2^(2B/D) - 1), g_d the
     variance of the feature within classes: (J C J^T)_dd for an encoder of Jacobian J and images of
     covariance C. Then the Fisher information of the message, in units of C, is the same in each
-    feature, and 1/2 log2 det(I + S^-1 J C J^T) <= B. The standard deviations are a part of the net,
-    `net.noise-shape` feature: each client's steps pull them to those of its batches, and the
-    server averages their logarithms. So training, measures, attacks and service have one noise.
+    feature, and 1/2 log2 det(I + S^-1 J C J^T) <= B. The standard deviations are a part of the net:
+    each client's steps pull them to those of its batches, and the server averages their logarithms.
+    So training, measures, attacks and service have one noise.
 
     The loss is 1/2 sum_d (log s_d - log s*_d)^2, s* what the variances ask for, in units of sigma.
     There is no state.
@@ -117,16 +107,6 @@ class FisherNoise(FeatureNoise):
 
     name: Literal["fisher-noise"] = "fisher-noise"
     usual_strength: ClassVar[float] = 2.0
-    noise_shapes: ClassVar[str] = "'feature'"
-
-    def check_net(self, net: NetSettings) -> None:
-        """Refuse noise that depends on the image, which tells of it; see `Rival.check_net`."""
-        super().check_net(net)
-        if self.find_noise_shape(net) == "image":
-            raise SettingsError(
-                "net.noise-shape is 'image' and defence.name 'fisher-noise', whose bits hold for "
-                "noise that is the same for all images: set net.noise-shape to 'feature'"
-            )
 
     @property
     def weight(self) -> float:

@@ -13,7 +13,7 @@ from fedcel.losses import adam
 from fedcel.losses.loss_options import LossOptions
 from fedcel.losses.protocol import CutShape, FeatureReader, State
 from fedcel.losses.terms import LossTerm, WeightedTerm
-from fedcel.nets import Cut, NetSettings, SplitNet
+from fedcel.nets import Cut, NetSettings, NoiseShape, SplitNet
 
 
 class Rival(LossOptions, table="defence", selector="name"):
@@ -28,8 +28,8 @@ class Rival(LossOptions, table="defence", selector="name"):
 
     usual_strength: ClassVar[float] = 1.0
     """Strength where it is `auto`."""
-    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "one"
-    """Value of `net.noise-shape` where that is `auto`."""
+    noise_shape: ClassVar[NoiseShape] = "one"
+    """Whether the standard deviations of the noise are learned, and of what."""
     has_loss: ClassVar[bool] = False
     """Whether it adds a loss; of an import string that shows when it is built."""
     needs_noise: ClassVar[bool] = False
@@ -59,29 +59,17 @@ class Rival(LossOptions, table="defence", selector="name"):
         """Return how much noise is added at the cut, in training and in use, in units of z."""
         return net.noise
 
-    def find_noise_shape(self, net: NetSettings) -> str:
-        """Return what has a standard deviation of its own: `one` for all, `feature` or `image`."""
-        return self.learned_noise_shape if net.noise_shape == "auto" else net.noise_shape
-
     def check_net(self, net: NetSettings) -> None:
-        """Refuse a net whose noise the defence cannot work with: SettingsError."""
-        if self.find_sigma(net) > 0:
-            return
-        if self.needs_noise:
+        """Refuse a net without the noise that the defence needs: SettingsError."""
+        if self.needs_noise and self.find_sigma(net) == 0:
             raise SettingsError(
                 f"net.noise is 0 and defence.name {self.name!r}, whose loss needs the noise: set "
                 "net.noise above 0, such as 0.3"
             )
-        if (shape := self.find_noise_shape(net)) != "one":
-            raise SettingsError(
-                f"net.noise is 0 and net.noise-shape {shape!r}: a learned sd is a multiple of "
-                "net.noise; set it above 0, such as 0.3, or net.noise-shape to 'one'"
-            )
 
     def adapt_net(self, net: NetSettings) -> NetSettings:
-        """Choose the split network that the defence needs, `noise-shape` included."""
-        shape = self.find_noise_shape(net)
-        return net if shape == "one" else net.model_copy(update={"noise_shape": shape})
+        """Choose the split network that the defence needs."""
+        return net
 
     def build_cut(self, net: NetSettings) -> Cut:
         """Make the cut between encoder and head, for training and use."""
@@ -205,15 +193,6 @@ class Dropout(Rival):
             raise SettingsError(
                 f"defence.strength is {self.used_strength}, must be the chance that a value is "
                 "dropped, in (0, 1)"
-            )
-
-    def check_net(self, net: NetSettings) -> None:
-        """Refuse noise of a learned shape; see `Rival.check_net`."""
-        super().check_net(net)
-        if (shape := self.find_noise_shape(net)) != "one":
-            raise SettingsError(
-                f"net.noise-shape is {shape!r} and defence.name 'dropout', whose noise has one sd; "
-                "set net.noise-shape to 'one'"
             )
 
     def build_cut(self, net: NetSettings) -> Cut:

@@ -158,10 +158,10 @@ def test_a_callers_encoder_changes_no_image() -> None:
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("shape", ["feature", "image"])
-def test_learned_noise_arrives_with_the_encoder(shape: str) -> None:
+@pytest.mark.parametrize(("name", "shape"), [("learned-noise", "feature"), ("vib", "image")])
+def test_learned_noise_arrives_with_the_encoder(name: str, shape: str) -> None:
     """The same law on the device: scale, cut, likelihood; what does not fit is refused."""
-    run = made_run(**{"net.noise-shape": shape})
+    run = made_run(**{"defence.name": name})
     scale = run.flat.net.noise_scale
     assert scale is not None
     stream = torch.Generator().manual_seed(4)
@@ -179,7 +179,7 @@ def test_learned_noise_arrives_with_the_encoder(shape: str) -> None:
     assert ours is not None
     assert torch.equal(ours, theirs)
     assert ours.std() > 0.1
-    assert net.is_noise_of_image == (shape == "image")
+    assert net.noise_shape == shape
     assert not any(parameter.requires_grad for parameter in net.parameters())
     without = {name: part for name, part in load(data).items() if "noise_scale" not in name}
     broken = save(without, read_metadata(data))

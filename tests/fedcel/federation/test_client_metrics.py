@@ -156,6 +156,6 @@ def test_a_client_cannot_drag_a_threshold_along() -> None:
 
 def test_spreads_are_in_units_of_learned_noise() -> None:
     """Whose sd is an eighth of sigma at least: a square may be 64 times as large."""
-    for shape, factor in (("one", 1), ("feature", 64)):
-        settings = parse_settings({"cel.kind": "plain", "net.noise-shape": shape})
+    for name, factor in (("none", 1), ("learned-noise", 64)):
+        settings = parse_settings({"cel.kind": "plain", "defence.name": name})
         assert declare_metrics(settings)["spread"].highest == 64 * factor

@@ -18,7 +18,7 @@ from fedcel.losses import Batch, ClientLoss, GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import FeatureBatches, State, Term
-from fedcel.nets import Mlp, build_net
+from fedcel.nets import Mlp, NoiseShape, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
@@ -88,10 +88,13 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("shape", ["feature", "image"])
-def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
+def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: NoiseShape) -> None:
     """Torch's own SGD on the message z + sigma s xi gives the same, the statistics are whitened."""
-    settings = Mlp(features=6, width=9, noise=0.5, noise_shape=shape)
-    flat, net = (build_net(settings, (1, 4, 4), 3, make_generator(0, "net")) for _ in range(2))
+    settings = Mlp(features=6, width=9, noise=0.5)
+    flat, net = (
+        build_net(settings, (1, 4, 4), 3, make_generator(0, "net"), noise_shape=shape)
+        for _ in range(2)
+    )
     for one in (flat, net):
         nn.init.normal_(one.noise_scale.bias, generator=make_generator(5, "scale"))
     x, y = data()

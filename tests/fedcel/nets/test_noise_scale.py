@@ -12,6 +12,7 @@ from fedcel.nets import (
     Mlp,
     NoiseScale,
     NoiseScales,
+    NoiseShape,
     SplitNet,
     build_net,
     whiten_features,
@@ -21,10 +22,9 @@ from tests.fedcel.seeded import seeded as stream
 SHAPE = (1, 4, 4)
 
 
-def make_net(shape: str, **keys: object) -> SplitNet:
-    """Return a small net whose noise is learned as `net.noise-shape` says."""
-    net = Mlp(features=5, width=7, noise=0.4, noise_shape=shape, **keys)
-    return build_net(net, SHAPE, 3, stream(3))
+def make_net(shape: NoiseShape) -> SplitNet:
+    """Return a small net whose noise is learned."""
+    return build_net(Mlp(features=5, width=7, noise=0.4), SHAPE, 3, stream(3), noise_shape=shape)
 
 
 def draw_scale(net: SplitNet, seed: int = 1) -> None:
@@ -34,7 +34,7 @@ def draw_scale(net: SplitNet, seed: int = 1) -> None:
 
 
 @pytest.mark.parametrize("shape", ["feature", "image"])
-def test_it_starts_at_the_cuts_own_noise(shape: str) -> None:
+def test_it_starts_at_the_cuts_own_noise(shape: NoiseShape) -> None:
     """Exactly 1, and all other parameters are those of the net without it."""
     net, plain = make_net(shape), make_net("one")
     x = torch.rand(6, *SHAPE, generator=stream())
@@ -73,12 +73,11 @@ def test_of_an_image_it_follows_the_features() -> None:
     exponent = z @ layer.weight.T + layer.bias
     limit = torch.log(torch.tensor(8.0))
     torch.testing.assert_close(second, torch.exp(limit * torch.tanh(exponent / limit)))
-    assert by_image.is_noise_of_image
-    assert not by_feature.is_noise_of_image
+    assert (by_image.noise_shape, by_feature.noise_shape) == ("image", "feature")
 
 
 @pytest.mark.parametrize("shape", ["feature", "image"])
-def test_it_is_in_the_devices_half_of_the_vector(shape: str) -> None:
+def test_it_is_in_the_devices_half_of_the_vector(shape: NoiseShape) -> None:
     """Frozen with the encoder, sent with it, before the head."""
     flat = FlatNet(make_net(shape))
     device = [value.numel() for value in flat.net.device_parameters().values()]
@@ -131,7 +130,7 @@ def test_dropped_values_have_no_scaled_law(cut: Cut) -> None:
 
 
 @pytest.mark.parametrize("shape", ["feature", "image"])
-def test_the_gradient_of_a_message(shape: str) -> None:
+def test_the_gradient_of_a_message(shape: NoiseShape) -> None:
     """By finite differences, in double precision, of encoder and scale alike."""
     net = make_net(shape).double()
     draw_scale(net)

@@ -41,10 +41,10 @@ def trained(folder: Path, **more: object) -> Run:
     return Run(folder, settings, splits, flat, last, [last, second])
 
 
-@pytest.mark.parametrize("shape", ["one", "feature", "image"])
-def test_the_picture_is_estimated_with_the_cuts_own_noise(tmp_path: Path, shape: str) -> None:
+@pytest.mark.parametrize("defence", ["none", "learned-noise", "vib"])
+def test_the_picture_is_estimated_with_the_cuts_own_noise(tmp_path: Path, defence: str) -> None:
     """Less noise tells more of the picture; under dropout nothing is estimated."""
-    run = trained(tmp_path, **{"net.noise-shape": shape})
+    run = trained(tmp_path, **{"defence.name": defence})
     smashed = SmashedData(build_device_net(run.flat, run.samples, "head"))
     prior = evaluation.fit_run_prior(run)
     assert prior is not None
@@ -122,11 +122,11 @@ def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
     assert torch.equal(answers, want.expand_as(answers))
 
 
-@pytest.mark.parametrize("shape", ["feature", "image"])
+@pytest.mark.parametrize("defence", ["learned-noise", "vib"])
 @pytest.mark.parametrize("scope", ["head", "full"])
-def test_a_run_whose_noise_is_learned_is_measured(tmp_path: Path, scope: str, shape: str) -> None:
+def test_a_run_whose_noise_is_learned_is_measured(tmp_path: Path, scope: str, defence: str) -> None:
     """Bits below the certificate, and those of the law itself, one encoder or several."""
-    run = trained(tmp_path, **{"chain.scope": scope, "net.noise-shape": shape, "net.noise": 0.5})
+    run = trained(tmp_path, **{"chain.scope": scope, "defence.name": defence, "net.noise": 0.5})
     start = run.flat.device_size - sum(
         part.numel() for part in run.flat.net.noise_scale.parameters()
     )

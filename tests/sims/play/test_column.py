@@ -21,8 +21,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "gaussian": {},
     "noiseless": {"net.noise": 0},
     "dropout": {"defence.name": "dropout", "defence.strength": 0.4},
-    "feature": {"net.noise-shape": "feature"},
-    "image": {"net.noise-shape": "image"},
+    "feature": {"defence.name": "learned-noise", "defence.strength": 0},
+    "image": {"defence.name": "vib"},
     "full": {"chain.scope": "full"},
 }
 

@@ -40,7 +40,8 @@ def bind(s: Settings, shape: tuple[int, ...] = SHAPE) -> object:
 def build(s: Settings) -> SplitNet:
     """Return the net that the defence needs, with its cut."""
     cut = s.defence.build_cut(s.net)
-    return build_net(s.defence.adapt_net(s.net), SHAPE, 10, torch.Generator(), cut=cut)
+    net, shape = s.defence.adapt_net(s.net), s.defence.noise_shape
+    return build_net(net, SHAPE, 10, torch.Generator(), cut=cut, noise_shape=shape)
 
 
 class Mine(ClientLoss):
@@ -144,27 +145,21 @@ def test_refusals_name_the_part(name: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "shape"),
+    ("name", "shape"),
     [
-        ("none", {}, "one"),
-        ("none", {"net.noise-shape": "feature"}, "feature"),
-        ("learned-noise", {}, "feature"),
-        ("fisher-noise", {}, "feature"),
-        ("learned-noise", {"net.noise-shape": "image"}, "image"),
-        ("vib", {}, "image"),
-        ("ceb", {}, "image"),
-        ("ceb", {"net.noise-shape": "one"}, "one"),
+        ("none", "one"),
+        ("learned-noise", "feature"),
+        ("fisher-noise", "feature"),
+        ("vib", "image"),
+        ("ceb", "image"),
     ],
 )
-def test_noise_is_learned_where_the_defence_needs_it(
-    name: str, keys: dict[str, str], shape: str
-) -> None:
+def test_noise_is_learned_where_the_defence_needs_it(name: str, shape: str) -> None:
     """The net that is built has the scale, with its limit."""
-    s = parse_settings({"defence.name": name, **keys})
-    net = build(s)
+    net = build(parse_settings({"defence.name": name}))
     scale = net.noise_scale
     assert (scale is None) == (shape == "one")
-    assert net.is_noise_of_image == (shape == "image")
+    assert net.noise_shape == shape
     assert scale is None or scale.log_limit == pytest.approx(2.0794, abs=1e-4)
 
 
@@ -190,17 +185,7 @@ def test_the_gaussians_of_a_bottleneck(
     ("keys", "words"),
     [
         ({"defence.name": "vib", "net.noise": 0.0}, r"net\.noise is 0 and defence\.name 'vib'"),
-        ({"net.noise-shape": "image", "net.noise": 0.0}, "a learned sd is a multiple"),
-        (
-            {"defence.name": "learned-noise", "net.noise-shape": "one"},
-            "set net.noise-shape to 'feature' or 'image'",
-        ),
-        (
-            {"defence.name": "fisher-noise", "net.noise-shape": "one"},
-            "defence.name 'fisher-noise', which sets the noise",
-        ),
         ({"defence.name": "fisher-noise", "net.noise": 0.0}, "whose loss needs the noise"),
-        ({"defence.name": "dropout", "net.noise-shape": "feature"}, "whose noise has one sd"),
         ({"defence.name": "ceb", "cel.warm-up": 100}, "burn-in ends after"),
         ({"defence.name": "ceb", "defence.strength": 0.0}, "must be above 0 for 'ceb'"),
     ],

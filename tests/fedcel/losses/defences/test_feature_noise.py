@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import SettingsError
 from fedcel.leakage import fit_image_prior, measure_linearised
 from fedcel.losses.defences import FisherNoise, LearnedNoise
 from fedcel.losses.defences.feature_noise import signal_to_noise, variance_within_classes
 from fedcel.nets import NOISE_LIMIT
+from fedcel.posterior import RoundOrder
+from fedcel.run_parts import build_schedule, build_workspace_net
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import bind_rival
 
@@ -101,12 +102,11 @@ def test_the_weight_is_no_strength() -> None:
     assert FisherNoise(strength=8).weight == FisherNoise(strength=1).weight
 
 
-def test_noise_that_depends_on_the_image_is_refused() -> None:
-    """It tells of the image itself, which the closed form does not count."""
-    with pytest.raises(SettingsError, match=r"noise-shape is 'image'.*set net\.noise-shape to"):
-        parse_settings({"defence.name": "fisher-noise", "net.noise-shape": "image"})
-    with pytest.raises(SettingsError, match=r"noise-shape is 'one'.*to 'feature'$"):
-        parse_settings({"defence.name": "fisher-noise", "net.noise-shape": "one"})
+def test_strength_0_only_learns_the_noise() -> None:
+    """No term acts, and each feature has its own standard deviation."""
+    s = parse_settings({"defence.name": "learned-noise", "defence.strength": 0})
+    assert build_workspace_net(s).net.noise_shape == "feature"
+    assert build_schedule(s).plan(RoundOrder(60, 100)).terms == ()
 
 
 def test_the_reward_of_noise_by_hand() -> None:
