@@ -219,9 +219,6 @@ class ChainSettings(Options):
         description="head: the encoder is frozen after burn-in; full: the whole net is sampled.",
     )
     burn_in: float = Field(0.8, ge=0, le=1, description="Fraction of the rounds before sampling.")
-    heat: float = Field(
-        0.0, ge=0, description="Temperature during burn-in, as a share of `temperature`."
-    )
     thin: int = Field(
         2, ge=0, description="Rounds between kept samples; 0: the autocorrelation time."
     )
@@ -434,7 +431,7 @@ class RoundSchedule(NamedTuple):
                 f"and FedProx's pull {proximal:g} is 1 or more: every step would "
                 "overshoot; lower local.rate, or raise prior.scale"
             )
-        temperature = self.temperature * (1.0 if is_sampling else self.chain.heat)
+        temperature = self.temperature if is_sampling else 0.0
         terms: list[WeightedTerm] = []
         if not is_encoder_frozen:
             share = rate / self.local.step_size.rate

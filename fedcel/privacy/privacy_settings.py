@@ -24,7 +24,10 @@ from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
 from fedcel.privacy.protocol import Mechanism
-from fedcel.settings_table import Fraction, Kind, Positive
+from fedcel.settings_table import Kind, Positive
+
+ANSWER_DELTA = 1e-6
+"""Delta of one answer at most; so is that of noisy updates."""
 
 
 class PrivacySettings(Kind, table="privacy", selector="mechanism"):
@@ -123,29 +126,26 @@ class GaussianAnswers(ClippedAnswers):
     """Clipped logits plus Gaussian noise, drawn by OpenDP."""
 
     mechanism: Literal["gaussian"] = "gaussian"
-    delta: Fraction = Field(1e-6, description="Delta of one answer.")
 
     def build(self, classes: int) -> Mechanism:
         """Build the mechanism."""
         return Gaussian(
-            self.epsilon, classes, delta=self.delta, clip_kind=self.clip_kind, clip=self.clip
+            self.epsilon, classes, delta=ANSWER_DELTA, clip_kind=self.clip_kind, clip=self.clip
         )
 
 
 class OwnAnswers(ClippedAnswers, is_imported=True):
     """Mechanism of a user's own, called with these settings and the number of classes."""
 
-    delta: Fraction = Field(1e-6, description="Delta of one answer.")
-
     def build(self, classes: int) -> Mechanism:
         """Build the user's mechanism, once it has kept its contract."""
         _check_own_mechanism(self, classes)
         mechanism = self._make(classes)
         epsilon, delta = mechanism.epsilon, mechanism.delta
-        if not (0 < epsilon <= self.epsilon and 0 <= delta <= self.delta):
+        if not (0 < epsilon <= self.epsilon and 0 <= delta <= ANSWER_DELTA):
             raise PluginError(
                 f"{self._part} costs epsilon {epsilon} and delta {delta}, must be at most "
-                f"privacy.epsilon {self.epsilon} and privacy.delta {self.delta}"
+                f"privacy.epsilon {self.epsilon} and delta {ANSWER_DELTA:g}"
             )
         return mechanism
 
@@ -173,7 +173,7 @@ def private_logits(
 
     Args:
         logits: (B, C); each row is one answer.
-        privacy: Mechanism, clip and delta.
+        privacy: Mechanism, epsilon and clip.
         epsilon: Privacy loss of each row; None: `privacy.epsilon`.
 
     Returns:

@@ -129,7 +129,7 @@ def list_options(
     for noise in (
         LaplaceAnswers(),
         LaplaceAnswers(mechanism="discrete-laplace"),
-        GaussianAnswers(delta=getattr(privacy, "delta", GaussianAnswers().delta)),
+        GaussianAnswers(),
     ):
         for kind, clip in list_clips(clips):
             kinds.append(noise.model_copy(update={"clip_kind": kind, "clip": clip}))

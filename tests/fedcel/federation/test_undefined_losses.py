@@ -142,4 +142,6 @@ def test_a_failed_round_is_looked_at_with_the_same_noise(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Plain, "loss", fail_at_third)
     with pytest.raises(DivergedError, match="cel.kind 'plain' gave a loss that is not finite"):
-        update(**{"cel.kind": "plain", "temperature": 1.0, "chain.heat": 1.0})
+        update(
+            **{"cel.kind": "plain", "temperature": 1.0, "chain.burn-in": 0.2, "chain.scope": "full"}
+        )

@@ -151,5 +151,7 @@ def test_plain_numbers_make_a_mechanism(kind: ClipKind) -> None:
         answer = mechanism.answer(logits)
         assert isinstance(answer, np.ndarray) and answer.shape == (6, 3)
         assert isinstance(mechanism.answer(torch.from_numpy(logits)), torch.Tensor)
+    with pytest.raises(ValueError, match="delta is 1.0, must be above 0 and below 1"):
+        Gaussian(epsilon=1, classes=3, delta=1.0)
     with pytest.raises(ValueError, match="classes is 1, must be 2 or more"):
         Laplace(epsilon=4, classes=1)

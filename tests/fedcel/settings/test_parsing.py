@@ -91,7 +91,7 @@ def test_the_settings_of_an_older_run_are_read(tmp_path: Path) -> None:
     older = {
         "cel": {"kind": "cluster", "refresh": 0, "attention": "ascend", "bound": "upper"},
         "prior": {"mode": "consistent", "width": 1.0, "pull": 0.1},
-        "privacy": {"mechanism": "label-only", "clip": 1.0, "delta": 1e-6},
+        "privacy": {"mechanism": "label-only", "clip": 1.0},
         "data": {"source": "digits", "path": "none", "partition": "dirichlet"},
     }
     settings = parse_run_settings({"format": 1, **older}, tmp_path / "settings.toml")

@@ -9,7 +9,6 @@ import torch
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import MutualInformation, Plain
 from fedcel.privacy import (
-    Gaussian,
     LabelOnly,
     Laplace,
     clip_rows,
@@ -101,11 +100,6 @@ ANSWERS: dict[str, Case] = {
         {"epsilon": 1e7, "budget": 1e8, "mechanism": "discrete-laplace"},
         lambda: add_grid_noise(ROWS, 1e7, 1.0),
         "epsilon is 10000000.0, must be above 0 and at most 1.04858e+06 for 'discrete-laplace'",
-    ),
-    "delta": (
-        {"delta": 1.0, "mechanism": "gaussian"},
-        lambda: Gaussian(1.0, 3, delta=1.0),
-        "delta is 1.0, must be above 0 and below 1",
     ),
 }
 

@@ -60,7 +60,6 @@ def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, t
         (3, STEERED),
         (3, FOLLOWING),
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
-        (3, {"chain.heat": 1.0}),
         (4, {"defence.name": "ceb", "cel.kind": "none"}),
     ],
 )
