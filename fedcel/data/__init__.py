@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedcel.data.node_data import NodeDataSettings as NodeDataSettings
     from fedcel.data.npz import Npz as Npz
     from fedcel.data.partition import ClientImages as ClientImages
+    from fedcel.data.partition import ClientSlices as ClientSlices
     from fedcel.data.partition import Dirichlet as Dirichlet
     from fedcel.data.partition import Iid as Iid
     from fedcel.data.partition import Natural as Natural

@@ -37,11 +37,6 @@ class DataSettings(Options):
         "own",
         description="The source's classes, their parity, or a label for each class, as 0,0,1.",
     )
-    seed: int = Field(
-        0,
-        ge=0,
-        description="Seed of the split into test, validation and other images, apart from `seed`.",
-    )
     held_out_classes: int = Field(
         0, ge=0, description="Number of classes whose images only the attacker has."
     )

@@ -20,6 +20,9 @@ from fedcel.seeding import make_generator, stream_seed
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import to_floats
 
+SPLIT_SEED = 0
+"""Seed of the split into test, validation and other images, whatever the run's seed."""
+
 
 class SplitPositions(NamedTuple):
     """Positions in the source: its training images, followed by its test images if it has any."""
@@ -75,16 +78,16 @@ class Splits:
 def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     """Load the images of a run and deal them out; the same arguments give the same split.
 
-    `data.seed` alone decides what is a test, validation or auxiliary image, so that runs of several
-    training seeds share their targets and settings chosen on validation images never saw one;
-    `seed` deals the rest out to the clients. Test images come from the source's own test part
+    What is a test, validation or auxiliary image is the same whatever the seed, so that runs of
+    several training seeds share their targets and settings chosen on validation images never saw
+    one; `seed` deals the rest out to the clients. Test images come from the source's own test part
     where it has one, else, like all others, from its training part. Whatever equals a test image
     is left out of the rest, so that no target of an attack was ever seen. The result is kept for
     the life of the process and shared by all callers: never write to its tensors.
 
     With `data.held-out-classes` the attacker knows other classes than the targets' (other people,
-    where classes are people): auxiliary are all images of classes that `data.seed` draws, of
-    both parts. Both kinds of classes are numbered from 0, so a label of an auxiliary image says
+    where classes are people): auxiliary are all images of some classes, drawn once, of both
+    parts. Both kinds of classes are numbered from 0, so a label of an auxiliary image says
     which are alike, not which class of the net it is. Test images, then validation images, then
     those of `data.train` are as many of each remaining class as come out even.
 
@@ -243,7 +246,7 @@ def hold_out_classes(
             f"data.held-out-classes is {count}, must be in 0..{limit}: of {source.classes} classes "
             "two or more, and no fewer than are held out, are left for the net; lower it"
         )
-    stream = make_generator(data.seed, "held-out-classes")
+    stream = make_generator(SPLIT_SEED, "held-out-classes")
     is_out = torch.zeros(source.classes).bool()
     is_out[torch.randperm(source.classes, generator=stream)[:count]] = True
     number = torch.where(is_out, is_out.cumsum(0), (~is_out).cumsum(0)) - 1
@@ -266,7 +269,7 @@ def assign_roles(
 
     DataError when there are fewer images than asked for.
     """
-    stream = make_generator(data.seed, "data-split")
+    stream = make_generator(SPLIT_SEED, "data-split")
     train_count = len(source.train.y)
     orders = [torch.randperm(train_count, generator=stream)]
     if source.test is not None:

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.data import load_splits
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
 from fedcel.settings import Settings, parse_settings
-from membership import app, halve_images, observe_federation
+from membership import app, deal_half, observe_federation
 from sims.commands.main import main
 
 FEW = {
@@ -34,14 +33,12 @@ def small(**changes: object) -> Settings:
 
 def test_halves_are_random_and_half() -> None:
     """Two shadows share about a quarter of the images; members are those trained on."""
-    first, second = (halve_images(small(), shadow) for shadow in (0, 1))
-    observed = [observe_federation(settings) for settings in (first, second)]
+    observed = [observe_federation(small(seed=shadow)) for shadow in (0, 1)]
     members = [part["member"] for part in observed]
     count = len(members[0])
     assert [int(part.sum()) for part in members] == [count // 2] * 2
     assert 0.2 < float((members[0] & members[1]).double().mean()) < 0.3
-    splits = load_splits(first.data, first.clients, first.seed)
-    trained = torch.cat([*splits.indices.clients])
+    trained = torch.cat([*deal_half(small(seed=0))])
     assert sorted(trained.tolist()) == members[0].nonzero()[:, 0].tolist()
     assert observed[0]["message"].shape == observed[0]["update"].shape == (count, 2)
     assert observed[0]["answer"].shape == (count, 1)
@@ -52,8 +49,7 @@ def test_an_upload_tells_its_own_images() -> None:
     """One long round on few images: members' confidence in the best client's model is higher."""
     changes = {"local.steps": 150, "net.width": 48, "net.features": 16, "net.noise": 0.1}
     still = {"local.schedule": "constant", "strategy.momentum": 0.0, "cel.kind": "none"}
-    settings = halve_images(small(**changes, **still), 3)
-    observed = observe_federation(settings)
+    observed = observe_federation(small(seed=3, **changes, **still))
     confidence, cosine = observed["update"].T
     members = observed["member"]
     assert float(confidence[members].mean()) > float(confidence[~members].mean()) + 0.1

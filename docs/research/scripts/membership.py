@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from carry_out import carry_out
-from fedcel.data import Images, load_splits, read_source, to_floats
+from fedcel.data import ClientImages, ClientSlices, Images, load_splits, read_source, to_floats
 from fedcel.errors import RunError, SettingsError
 from fedcel.federation import (
     HEAVIEST,
@@ -42,7 +42,7 @@ from fedcel.run_parts import (
     init_net,
     init_run_state,
 )
-from fedcel.seeding import make_generator
+from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings
 from membership_scores import (
     MIN_SHADOWS,
@@ -67,8 +67,6 @@ OBSERVED_ROUNDS = 3
 FEWEST_SHADOWS = 8
 """With fewer, half of the images have too few shadows with or without them."""
 FEWEST_TARGETS = 2
-SPARE_SHARE = 0.05
-"""Of the images: neither trained on nor test images, for copies that are left out."""
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -156,30 +154,33 @@ class RecordingTrainer(LocalTrainer):
             yield update
 
 
-def halve_images(settings: Settings, number: int) -> Settings:
-    """Return settings of a federation that is trained on a random half of all training images."""
-    count = len(read_source(settings.data.source).train.y)
-    few = {"validation": 2, "auxiliary": 2, "train": count // 2, "seed": number}
-    if read_source(settings.data.source).test is None:
-        few["test"] = count - count // 2 - 4 - int(SPARE_SHARE * count)
-    data = settings.data.model_copy(update=few)
-    return settings.model_copy(update={"data": data, "seed": number})
+def deal_half(settings: Settings) -> ClientSlices:
+    """Deal a random half of all training images to the clients, as positions; `seed` draws it."""
+    source = read_source(settings.data.source)
+    stream = make_generator(settings.seed, "membership-half")
+    half = torch.randperm(len(source.train.y), generator=stream)[: len(source.train.y) // 2]
+    holders = None if source.holders is None else source.holders[half]
+    seed = stream_seed(settings.seed, "data-partition")
+    dealt = settings.data.partition.deal(
+        source.train.y[half], settings.clients, seed, holders=holders
+    )
+    return ClientSlices(half[dealt.whole], dealt.sizes)
 
 
-def train_federation(settings: Settings) -> TrainedFederation:
-    """Train a federation, the clients of a round at once."""
+def train_federation(settings: Settings, positions: ClientSlices) -> TrainedFederation:
+    """Train a federation on these images of the source, the clients of a round at once."""
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     parts = build_server_parts(settings, splits.classes)
     state = init_run_state(settings, flat)
-    examples = dict(enumerate(splits.client_sizes))
+    examples = dict(enumerate(positions.sizes.tolist()))
+    images = ClientImages(read_source(settings.data.source).train, positions)
+    client_parts = build_client_parts(settings)._replace(images=images.__getitem__)
     samples: list[Tensor] = []
     uploads: list[tuple[Tensor, Tensor]] = []
     heaviest = []
     with TemporaryDirectory() as folder:
-        trainer = RecordingTrainer(
-            build_client_parts(settings), Path(folder), count_clients_at_once(settings)
-        )
+        trainer = RecordingTrainer(client_parts, Path(folder), count_clients_at_once(settings))
         for number in range(1, settings.rounds + 1):
             received = state.model.clone()
             state, report = play_round(
@@ -203,18 +204,17 @@ def observe_federation(settings: Settings) -> dict[str, Tensor]:
     what the image itself would make of the model.
 
     Args:
-        settings: As `halve_images` makes them.
+        settings: Their seed draws the half of the images that is trained on.
 
     Returns:
         Statistics (N, S) by surface, `member` (N,), and `accuracy` of members and others.
     """
-    trained = train_federation(settings)
+    positions = deal_half(settings)
+    trained = train_federation(settings, positions)
     images = read_source(settings.data.source).train
     images = images._replace(x=to_floats(images.x))
-    splits = load_splits(settings.data, settings.clients, settings.seed)
     is_member = torch.zeros(len(images.y), dtype=torch.bool)
-    for positions in splits.indices.clients:
-        is_member[positions] = True
+    is_member[positions.whole] = True
     stream = make_generator(settings.seed, "membership")
     flat, samples = trained.flat, trained.samples
     net = build_device_net(flat, samples[-1:], "head")
@@ -223,7 +223,9 @@ def observe_federation(settings: Settings) -> dict[str, Tensor]:
     logs = apply_heads(flat, samples, message)
     confidence = scale_confidence(logs[-1].double(), images.y)
     z = smashed.encode(images.x)
-    centres = torch.stack([z[images.y == label].mean(0) for label in range(splits.classes)])
+    centres = torch.stack(
+        [z[images.y == label].mean(0) for label in range(int(images.y.max()) + 1)]
+    )
     distance = (message - centres[images.y]).square().sum(1).clamp_min(1e-12).log()
     answer = (logs.double().logsumexp(0)).log_softmax(1)
     is_right = torch.eq(answer.argmax(1), images.y).double()
@@ -308,7 +310,7 @@ def observe_task(task: tuple[Cell, int], folder: Path) -> str:
     torch.set_num_threads(1)
     cell, number = task
     path = federation_path(folder, cell, number)
-    settings = halve_images(cell.settings, number)
+    settings = cell.settings.model_copy(update={"seed": number})
     made_with = settings.model_dump_json(serialize_as_any=True)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
