@@ -1,8 +1,8 @@
-"""Independence of global state: what a caller switched in PyTorch or NumPy is usual inside."""
+"""PyTorch's global state: usual inside, whatever a caller switched; precision; threads."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
@@ -58,6 +58,21 @@ def usual_torch_state() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(default)
+
+
+def compute_in(precision: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which convolutions and products have a precision.
+
+    Args:
+        precision: float32, which changes nothing, or bfloat16.
+        device: The device that computes.
+
+    Returns:
+        The context, which can be entered again.
+    """
+    if precision is torch.float32:  # autocast refuses some devices, switched off as well
+        return nullcontext()
+    return torch.autocast(device.type, precision)
 
 
 @contextmanager

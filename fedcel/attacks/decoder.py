@@ -16,13 +16,12 @@ from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation, SmashedData
 from fedcel.nets import (
     choose_batch_size,
-    compute_in,
     fast_precision,
     fastest_device,
     initialise_parameters,
 )
 from fedcel.short_repr import show_shapes
-from fedcel.torch_state import use_full_precision
+from fedcel.torch_state import compute_in, use_full_precision
 
 MAX_FLAT_PIXELS = 256  # a channel, up to which a plain network does
 MAX_UNEVEN_PIXELS = 1024  # the same where a side is not divisible by 4

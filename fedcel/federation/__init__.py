@@ -8,6 +8,7 @@ from fedcel.federation.client_metrics import MetricSummary as MetricSummary
 from fedcel.federation.client_metrics import declare_nll as declare_nll
 from fedcel.federation.client_metrics import summarise_metrics as summarise_metrics
 from fedcel.federation.code_digest import digest_code as digest_code
+from fedcel.federation.local_steps import ClientRound as ClientRound
 from fedcel.federation.local_steps import ClientUpdate as ClientUpdate
 from fedcel.federation.local_steps import client_step as client_step
 from fedcel.federation.local_steps import name_obstacle as name_obstacle
@@ -32,7 +33,6 @@ from fedcel.federation.server_round import follow_goal as follow_goal
 from fedcel.federation.server_round import init_server_state as init_server_state
 from fedcel.federation.server_round import measure_kept_share as measure_kept_share
 from fedcel.federation.server_round import play_round as play_round
-from fedcel.federation.step_inputs import ClientRound as ClientRound
 from fedcel.lazy import list_names as _list_names
 
 __all__ = _list_names(globals())

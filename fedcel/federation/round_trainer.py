@@ -12,8 +12,12 @@ from torch import Tensor
 
 from fedcel.data import Images
 from fedcel.errors import DivergedError, FailedError, StackingError, describe_unforeseen
-from fedcel.federation.local_steps import ClientUpdate, train_clients
-from fedcel.federation.step_inputs import ClientRound, count_batch_images
+from fedcel.federation.local_steps import (
+    ClientRound,
+    ClientUpdate,
+    count_batch_images,
+    train_clients,
+)
 from fedcel.losses import Streams, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet

@@ -14,7 +14,6 @@ from fedcel.nets.cut import apply_noise as apply_noise
 from fedcel.nets.cut import build_noise_scale as build_noise_scale
 from fedcel.nets.cut import whiten_features as whiten_features
 from fedcel.nets.device import CPU as CPU
-from fedcel.nets.device import compute_in as compute_in
 from fedcel.nets.device import fast_precision as fast_precision
 from fedcel.nets.device import fastest_device as fastest_device
 from fedcel.nets.device import has_convolutions as has_convolutions

@@ -6,7 +6,6 @@ stay on the processor.
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -56,18 +55,3 @@ def fast_precision(net: nn.Module, device: torch.device) -> torch.dtype:
     units: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     has_units = units.get("avx512_bf16") or units.get("amx_bf16")
     return torch.bfloat16 if has_units else torch.float32
-
-
-def compute_in(precision: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which convolutions and products have a precision.
-
-    Args:
-        precision: float32, which changes nothing, or bfloat16.
-        device: The device that computes.
-
-    Returns:
-        The context, which can be entered again.
-    """
-    if precision is torch.float32:  # autocast refuses some devices, switched off as well
-        return nullcontext()
-    return torch.autocast(device.type, precision)

@@ -13,8 +13,8 @@ from fedcel.errors import NetError, StackingError
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
 from fedcel.nets.copy_module import copy_module
-from fedcel.nets.device import compute_in
 from fedcel.nets.split_net import SplitNet
+from fedcel.torch_state import compute_in
 
 STACKED_IMAGES = 5
 """Dimensions of the images of several clients."""

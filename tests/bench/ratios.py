@@ -21,7 +21,7 @@ from fedcel.federation import (
     finish_round,
     init_server_state,
 )
-from fedcel.federation.step_inputs import draw_batches
+from fedcel.federation.local_steps import draw_batches
 from fedcel.posterior import RoundOrder
 from fedcel.run_parts import (
     build_client_parts,

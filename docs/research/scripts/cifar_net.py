@@ -16,10 +16,11 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images, augment_images, load_splits, to_floats
 from fedcel.files import read_tensors, write_tensors
-from fedcel.nets import compute_in, fast_precision, initialise_parameters
+from fedcel.nets import fast_precision, initialise_parameters
 from fedcel.nets.device import CPU
 from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
+from fedcel.torch_state import compute_in
 from sims.bench import read_scenario
 from sims.commands.main import main
 from sims.commands.options import option

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcel.data import Images
-from fedcel.federation import step_inputs
-from fedcel.federation.step_inputs import draw_cut
+from fedcel.federation import local_steps
+from fedcel.federation.local_steps import draw_cut
 from fedcel.losses import Streams
 from fedcel.nets import Cut, FlatNet, Mlp, build_net
 from fedcel.posterior import LocalSettings, RoundPlan
@@ -35,7 +35,7 @@ def test_each_client_draws_by_itself(
     """Whatever other clients there are; masks do not depend on the noise, nor noise on masks."""
     cut, streams = Cut(sigma, dropout), make_streams(clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_inputs, "_DRAWN_AT_ONCE", at_once)
+        patch.setattr(local_steps, "_DRAWN_AT_ONCE", at_once)
         together = list(draw_cut(cut, shape, streams))
         masks = [list(draw_cut(Cut(0.0, dropout), shape, [stream])) for stream in streams]
         noises = [list(draw_cut(Cut(sigma), shape, [stream])) for stream in streams]
@@ -82,6 +82,6 @@ def test_memory_does_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) ->
 
     at_once = train()
     monkeypatch.setattr(Cut, "draw_noise", record)
-    monkeypatch.setattr(step_inputs, "_DRAWN_AT_ONCE", 2 * 6 * 8)
+    monkeypatch.setattr(local_steps, "_DRAWN_AT_ONCE", 2 * 6 * 8)
     assert torch.equal(train(), at_once)
     assert drawn == [2 * 6 * 8] * 20

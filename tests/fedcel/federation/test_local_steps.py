@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images
-from fedcel.federation import ClientUpdate, step_inputs
-from fedcel.federation.step_inputs import FeatureReading, draw_batches
+from fedcel.federation import ClientUpdate, local_steps
+from fedcel.federation.local_steps import FeatureReading, draw_batches
 from fedcel.losses import Batch, ClientLoss, GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.defences import Adversarial, NoPeek
@@ -260,7 +260,7 @@ def test_gathering_in_pieces_gives_each_step_its_batch(monkeypatch: pytest.Monke
     """However many steps are gathered at once."""
     local = LocalSettings(steps=7, batch_size=5)
     at_once = watched(local)
-    monkeypatch.setattr(step_inputs, "_VALUES_AT_ONCE", 2 * 5 * 16)
+    monkeypatch.setattr(local_steps, "_VALUES_AT_ONCE", 2 * 5 * 16)
     assert all(torch.equal(a, b) for a, b in zip(watched(local), at_once, strict=True))
 
 

@@ -8,8 +8,8 @@ import torch
 from scipy.stats import chi2
 
 from fedcel.data import Images
-from fedcel.federation import step_inputs
-from fedcel.federation.step_inputs import ClientRound, FeatureReading, choose_rows
+from fedcel.federation import local_steps
+from fedcel.federation.local_steps import ClientRound, FeatureReading, choose_rows
 from fedcel.losses import Batch, ClientLoss, WeightedTerm
 from fedcel.losses.protocol import FeatureBatches, State, Term
 from fedcel.nets import Mlp, build_net
@@ -26,7 +26,7 @@ X = torch.rand(9, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three images of a class."""
-    monkeypatch.setattr(step_inputs, "STATISTICS_IMAGES", 3)
+    monkeypatch.setattr(local_steps, "STATISTICS_IMAGES", 3)
 
 
 def client(labels: torch.Tensor, seed: int = 0) -> ClientRound:
@@ -65,7 +65,7 @@ def test_the_images_chosen_are_read(
     clients: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Features and labels of theirs, in their order, twice the same."""
-    monkeypatch.setattr(step_inputs, "IMAGES_AT_ONCE", piece)
+    monkeypatch.setattr(local_steps, "IMAGES_AT_ONCE", piece)
     nets = make_nets(clients)
     nets.load(make_nets(1).vector)
     rounds = [client(LABELS, 1), client(LABELS[:4], 2)][:clients]

@@ -26,16 +26,15 @@ def train(
     flat = FlatNet(build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
     nets = flat.copy_to(device, count)
-    variate = torch.zeros_like(received)
     states: list[State | None] = [None] * count
     for number in (1, 2):
-        clients = [begin(k, number, states[k], variate) for k in range(count)]
+        clients = [begin(k, number, states[k]) for k in range(count)]
         updates = train_clients(nets, received, clients, PLAN._replace(terms=(term,)))
         states = [update.state for update in updates]
     return updates
 
 
-def begin(client: int, number: int, state: State | None, variate: torch.Tensor) -> ClientRound:
+def begin(client: int, number: int, state: State | None) -> ClientRound:
     """Return what a client brings to a round; it keeps its state from the first to the second."""
     x = torch.rand(24, *SHAPE, generator=make_generator(client, "x"))
     return ClientRound(
@@ -43,7 +42,6 @@ def begin(client: int, number: int, state: State | None, variate: torch.Tensor) 
         lambda purpose: make_generator(number, purpose, client=client),
         0.01 * (client + 1),
         state,
-        variate,
     )
 
 
