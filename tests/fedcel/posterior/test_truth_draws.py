@@ -178,8 +178,7 @@ class Nodes:
 def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the strategy's chains miss the exact law given who answered."""
     population = federation(rounds)
-    for module in (client_app, posterior_client):
-        patch.setattr(module, "build_client_parts", lambda settings: client_parts(population))
+    patch.setattr(posterior_client, "build_client_parts", lambda settings: client_parts(population))
     patch.setattr(client_app, "select_client_images", lambda s, k: Images(*population.parts[k]))
     patch.setattr(client_app, "build_workspace_net", lambda settings: population.flat)
     with allow_messages():
