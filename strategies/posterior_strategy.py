@@ -171,11 +171,11 @@ class PosteriorStrategy(FedAvg):
         for k in clients:
             numbers = ConfigRecord({**config, **_describe_request(request, k)})
             contents[k] = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: numbers})
-        messages, self._sent = self._address(MessageType.TRAIN, contents)
+        messages, self._sent = self._address(contents)
 
         def send_again(lost: list[int], deadline: float) -> list[Message]:
             returned = self._await_nodes(grid, config, lost, deadline)
-            again, sent = self._address(MessageType.TRAIN, {k: contents[k] for k in returned})
+            again, sent = self._address({k: contents[k] for k in returned})
             self._sent += sent
             return [*grid.send_and_receive(again, timeout=self.settings.strategy.timeout)]
 
@@ -193,7 +193,7 @@ class PosteriorStrategy(FedAvg):
         request = self._current_request()
         self._shared_keys = {}
         replies = self._recover_lost([*replies], request)
-        valid, rejected = self._sort_replies(replies, self._judge, request.weights, self._sent)
+        valid, rejected = self._sort_replies(replies, request.weights)
         rejected = [r for r in self.rejected if r.client not in valid] + rejected
         silent = request.weights.keys() - valid.keys() - {r.client for r in rejected}
         self.rejected = rejected + [Rejection(k, "no reply") for k in sorted(silent)]
@@ -300,21 +300,20 @@ class PosteriorStrategy(FedAvg):
             time.sleep(_LOOK_SECONDS)
 
     def _address(
-        self, kind: str, contents: Mapping[int, RecordDict]
+        self, contents: Mapping[int, RecordDict]
     ) -> tuple[list[Message], list[tuple[Metadata, int]]]:
         """Make a message to the node of each partition, and what `find_sender` needs of them."""
         # A list: the deployed grid goes through it twice.
         messages = [
-            Message(content, self.registry.nodes[k], kind) for k, content in contents.items()
+            Message(content, self.registry.nodes[k], MessageType.TRAIN)
+            for k, content in contents.items()
         ]
         return messages, [(m.metadata, k) for m, k in zip(messages, contents, strict=True)]
 
     def _sort_replies(
         self,
         replies: Iterable[Message],
-        find_fault: Callable[[Message], str | None],
         selected: Collection[int],
-        sent: list[tuple[Metadata, int]],
     ) -> tuple[dict[int, RecordDict], list[Rejection]]:
         """Return the contents of valid replies by partition, and why others are left out.
 
@@ -323,11 +322,11 @@ class PosteriorStrategy(FedAvg):
         valid: dict[int, RecordDict] = {}
         rejected: list[Rejection] = []
         for reply in replies:
-            partition = find_sender(reply, self.registry.partitions, sent)
+            partition = find_sender(reply, self.registry.partitions, self._sent)
             reason = "a second reply" if partition in valid else describe_failure(reply)
             if reason is None and partition not in selected:
                 reason = "it is from a node that was not asked"
-            reason = reason or _examine(reply, find_fault)
+            reason = reason or self._examine(reply)
             if reason is None:
                 valid[partition] = reply.content
             else:
@@ -336,6 +335,16 @@ class PosteriorStrategy(FedAvg):
             if client in valid:
                 log(WARNING, "Ignored a reply of client %s: %s", client, reason)
         return valid, [r for r in rejected if r.client not in valid]
+
+    def _examine(self, reply: Message) -> str | None:
+        """Describe in short what is wrong with a reply; bytes that break its reading are wrong."""
+        try:
+            reason = self._judge(reply)
+        except RoundError:  # of a subclass, whose judgements are none
+            raise
+        except Exception as error:  # of an archive, say, which np.load makes of one
+            reason = f"it cannot be examined: {error}"
+        return reason and to_printable(reason)  # names and shapes in it are the sender's
 
     def _judge(self, reply: Message) -> str | None:
         """Return the `fault` that a subclass may have overridden; RoundError if it is no text."""
@@ -393,14 +402,3 @@ def _describe_request(request: RoundRequest, client: int) -> dict[str, float]:
         record_names.GAMMA: order.gamma,
     }
     return {name: number for name, number in numbers.items() if number is not None}
-
-
-def _examine(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:
-    """Describe in short what is wrong with a reply; bytes that break its reading are wrong."""
-    try:
-        reason = find_fault(reply)
-    except RoundError:  # of a subclass, whose judgements are none
-        raise
-    except Exception as error:  # of an archive, say, which np.load makes of one
-        reason = f"it cannot be examined: {error}"
-    return reason and to_printable(reason)  # names and shapes in it are the sender's

@@ -107,7 +107,11 @@ def make_client_app(settings: Settings | None = None) -> ClientApp:
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
-        refuse_without_noise(run_settings)
+        if run_settings.update.noise:
+            raise SettingsError(
+                f"update.noise is {run_settings.update.noise:g}: this node tells nothing else of "
+                "its images; score the model on the server's validation images"
+            )
         client = make_evaluation_client(run_settings, message, context)
         nll, examples, metrics = client.evaluate(read_model(message), read_config(message))
         numbers = {**metrics, "nll": nll, record_names.EXAMPLES: examples}
@@ -197,15 +201,6 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
         names=config.get(record_names.CLASS_NAMES, []),
     )
     return settings.model_copy(update={"data": data})
-
-
-def refuse_without_noise(settings: Settings) -> None:
-    """Refuse with SettingsError to send scores where only updates have noise."""
-    if settings.update.noise:
-        raise SettingsError(
-            f"update.noise is {settings.update.noise:g}: this node tells nothing else of its "
-            "images; score the model on the server's validation images"
-        )
 
 
 def make_evaluation_client(

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from clients.flower.client_app import refuse_without_noise
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.federation import (
     ClientUpdate,
@@ -148,10 +147,3 @@ def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
 def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         parse_settings(QUIET | change)
-
-
-def test_nothing_else_is_told_under_noise() -> None:
-    """Neither scores nor a gradient of the client's images."""
-    with pytest.raises(SettingsError, match="tells nothing else"):
-        refuse_without_noise(parse_settings(QUIET))
-    refuse_without_noise(parse_settings(QUIET | {"update.noise": 0.0}))
