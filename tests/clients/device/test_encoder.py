@@ -135,7 +135,7 @@ class Wrapped(nn.Module):
     ("change", "words"),
     [
         (lambda x: x - x.mean(0), "by the other images of its batch"),
-        (lambda x: x + torch.rand(1), "it draws random numbers"),
+        (lambda x: x + torch.rand_like(x), "it draws random numbers"),
         (lambda x: {"images": x}["image"], "KeyError: 'image' .*test_encoder.py, line"),
     ],
 )
