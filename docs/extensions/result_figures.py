@@ -14,7 +14,7 @@ from result_rows import compare_variants
 from sims.report.chart import INK, Chart, Look, Mark, Point, Series, write_chart
 from sims.report.figures import Sweep, make_accuracy_panel, place_point
 from sims.results.columns import ACCURACY, BITS, POSITIONS, Column
-from sims.results.intervals import Estimate, crossed_interval
+from sims.results.intervals import Estimate, estimate_samples
 from sims.results.records import BenchRow
 
 FOLDER = Path(__file__).parents[1] / "figures"
@@ -66,8 +66,7 @@ def list_sweeps(file: str) -> dict[str, Sweep]:
             groups.setdefault((row.variant, row.strength or 0.0), []).append(number)
 
     def mean(numbers: Sequence[int], column: Column) -> Estimate:
-        values = bench.measured[:, numbers, POSITIONS[column.key]]
-        return crossed_interval(values[0], values[1:].mean(1))
+        return estimate_samples(bench.measured[:, numbers, POSITIONS[column.key]])
 
     points: dict[str, list[Point]] = {}
     for (variant, strength), numbers in sorted(groups.items()):

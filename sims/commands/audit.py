@@ -163,7 +163,7 @@ def audit_command(
         if audit.inversion is None:
             lines = [*str(audit).splitlines(), f"Encoder: {audit.description}.", audit.note]
             if audit.maps is not None and (picture := audit.leak.linearised) is not None:
-                lines += ["", format_columns(tabulate_sequences({"": picture.sequences})), ""]
+                lines += ["", format_columns(tabulate_sequences({"": [picture.sequences]})), ""]
             print(*(line for line in lines if line not in shown), sep="\n", flush=True)
             shown.extend(lines)
         if out is not None:

@@ -294,8 +294,6 @@ def open_playground(
     """
     show_step(0, 0, "reading the runs")
     book = read_book(folder)
-    if variants and book.kind == "run":
-        raise SettingsError(f"--variant is {variants[0]!r} and {folder} a single run: leave it out")
     summaries = summarise_book(book)
     looks = choose_looks(summaries)
     chosen, left_out = choose_summaries(summaries, variants)

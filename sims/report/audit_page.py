@@ -12,7 +12,13 @@ from fedcel.leakage import (
     LinearisedLeak,
 )
 from sims.report.page import PICTURE_NOTE, Part
-from sims.report.reconstruction_strips import SENT, Strip, draw_leak_strips, limit_strips
+from sims.report.reconstruction_strips import (
+    SENT,
+    MappedEncoder,
+    Strip,
+    draw_leak_strips,
+    make_image_strips,
+)
 from sims.report.table import (
     DASH,
     LABEL_ONLY,
@@ -61,12 +67,12 @@ def render_audit(
     rebuilt = Part("What an attacker reconstructs", "No attack that rebuilds images was run.")
     if inversion is not None:
         images = {"originals": inversion.targets, **inversion.reconstructions}
-        strips = [Strip("", name, rows[:SHOWN].double().numpy()) for name, rows in images.items()]
+        strips = make_image_strips(images, SHOWN)
         strips[0] = strips[0]._replace(notes=target_names[:SHOWN])
         rebuilt = Part(
             rebuilt.title,
             str(inversion),
-            strips=limit_strips(strips)[0],
+            strips=strips,
             tables=[make_attacks_table(inversion.scores)],
         )
     parts = [measured, rebuilt]
@@ -92,23 +98,20 @@ def make_picture_part(
     strips: list[Strip] = []
     note = ""
     if maps is not None:
-        pictures: list[Strip] = []
-        count = len(maps.information)
+        count, pictures = len(maps.information), list[Strip]()
         if inversion is not None:
             images = {SENT: inversion.targets, **inversion.reconstructions}
-            pictures = [
-                Strip("", name, rows[:count].double().numpy()) for name, rows in images.items()
-            ]
-        count = min([count, *(len(strip.images) for strip in pictures)])
-        strips, note = draw_leak_strips(
-            [("", pictures, maps.information[:count].numpy(), maps.deviation[:count].numpy())],
-            maps.prior_deviation[None].numpy(),
+            pictures = make_image_strips(images, count)
+            count = len(pictures[0].images)
+        shown = maps._replace(
+            information=maps.information[:count], deviation=maps.deviation[:count]
         )
+        strips, note = draw_leak_strips([MappedEncoder("", pictures, shown)])
     return Part(
         "How much of the picture a message tells",
         f"{PICTURE_NOTE} {note}".strip(),
-        strips=limit_strips(strips)[0],
-        tables=[make_picture_table(linearised), tabulate_sequences({"": linearised.sequences})],
+        strips=strips,
+        tables=[make_picture_table(linearised), tabulate_sequences({"": [linearised.sequences]})],
     )
 
 

@@ -1,10 +1,10 @@
 """Read all that a report shows of a run folder or a bench folder."""
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +16,12 @@ from fedcel.files import read_tensors
 from fedcel.runs import GUESSES_FILE, run_folder
 from fedcel.settings import Settings
 from sims.results.attack_results import average_attacks, read_pictures, read_results
-from sims.results.bench_rows import ImageVectors, read_bench_rows, read_image_vectors
+from sims.results.bench_rows import (
+    ImageVectors,
+    hold_to_common,
+    read_bench_rows,
+    read_image_vectors,
+)
 from sims.results.records import (
     ATTACKS_FOLDER,
     BENCH_FILE,
@@ -59,10 +64,10 @@ class Book:
     """A bench, or one run as a bench of one row."""
 
     title: str
-    kind: Literal["bench", "run"]
-    rows: tuple[BenchRow, ...]
+    rows: Sequence[BenchRow]
+    """Each held to the worst attack that all have met."""
     runs: dict[str, FinishedRun]
-    failed: tuple[FailedCell, ...] = ()
+    failed: Sequence[FailedCell] = ()
     images: ImageVectors = field(default_factory=dict)
     """Scores of each test image; {} where they were not kept."""
 
@@ -75,7 +80,7 @@ def read_book(folder: Path) -> Book:
         return read_bench(folder)
     if (folder / RESULT_FILE).exists():
         run = read_finished(folder)
-        return Book(run.name, "run", (make_run_row(run, folder),), {"": run})
+        return Book(run.name, hold_to_common([make_run_row(run, folder)]), {"": run})
     if (folder / "settings.toml").exists():
         raise RunError(
             f"{folder}: no {RESULT_FILE}; the run is unfinished, resume it with --resume"
@@ -89,17 +94,14 @@ def read_book(folder: Path) -> Book:
 def read_bench(folder: Path) -> Book:
     """Return a bench; RunError names what is missing or damaged."""
     rows = read_bench_rows(folder)
-    failed = read_records(folder / FAILED_FILE, FailedCell)
-    runs = {row.run: read_finished(folder / row.run) for row in rows}
     scenario = folder / "scenario.toml"
     title = parse_file(scenario, tomllib.loads).get("title") if scenario.exists() else None
     return Book(
-        str(title or folder.resolve().name),
-        "bench",
-        tuple(rows),
-        runs,
-        tuple(failed),
-        read_image_vectors(folder),
+        title=str(title or folder.resolve().name),
+        rows=rows,
+        runs={row.run: read_finished(folder / row.run) for row in rows},
+        failed=read_records(folder / FAILED_FILE, FailedCell),
+        images=read_image_vectors(folder),
     )
 
 
@@ -140,20 +142,11 @@ def read_finished(folder: Path) -> FinishedRun:
 
 def read_images(folder: Path) -> dict[str, Images]:
     """Return originals, class means and reconstructions of a run; RunError on other values."""
-    try:
-        images: dict[str, Images] = {
-            name: value.numpy() for name, value in read_pictures(folder).items()
-        }
-    except TypeError as error:  # a type that numpy lacks
-        raise RunError(
-            f"{folder / ATTACKS_FOLDER} is damaged: {error}; attack the run again"
-        ) from error
+    images = {name: value.float().numpy() for name, value in read_pictures(folder).items()}
     for name, value in images.items():
         if not (value.size and value.min() >= -1e-4 and value.max() <= 1 + 1e-4):
-            raise RunError(
-                f"{folder / ATTACKS_FOLDER}: {name!r} must hold values in [0, 1]; attack the run "
-                "again"
-            )
+            place = folder / ATTACKS_FOLDER
+            raise RunError(f"{place}: {name!r} must hold values in [0, 1]; attack the run again")
     return images
 
 

@@ -54,8 +54,6 @@ WIDE_LABEL = 24
 """Letters of a name beside which a second one has no room in a legend."""
 MAX_LABEL = 52
 """Letters that a legend has room for."""
-BAR = 0.02
-"""Width of a bar, in units of the level axis."""
 
 
 class Look(NamedTuple):
@@ -96,14 +94,14 @@ class Point(NamedTuple):
 class Series(NamedTuple):
     """Points of one look; without a name they are an aid to the eye, and in no legend or CSV.
 
-    `form`: `line`, with a band between the ends of the intervals; `marks`, with each point's own
-    interval and a thin line; or `bars`.
+    `form`: `line`, with a band between the ends of the intervals, or `marks`, with each point's own
+    interval and a thin line.
     """
 
     name: str
     look: Look
     points: Sequence[Point]
-    form: Literal["line", "marks", "bars"] = "line"
+    form: Literal["line", "marks"] = "line"
 
 
 class Mark(NamedTuple):
@@ -114,8 +112,6 @@ class Mark(NamedTuple):
     line: Line = ":"
     colour: str = FAINT
     is_level: bool = False
-    is_above: bool = False
-    """Whether the name is above the panel."""
 
 
 class Note(NamedTuple):
@@ -145,22 +141,20 @@ class Panel(NamedTuple):
 class Chart(NamedTuple):
     """Panels below one another that share their level axis, or beside one another.
 
-    `legend` is below the chart, or below each panel. `ticks` are those of a level axis of powers of
-    two.
+    `legend` is below the chart, or below each panel.
     """
 
     label: str
     panels: Sequence[Panel]
-    legend: Literal["chart", "panels", "none"] = "chart"
+    legend: Literal["chart", "panels"] = "chart"
     has_common_scale: bool = False
-    ticks: Sequence[float] = ()
     is_wide: bool = False
 
 
 def draw_chart(chart: Chart) -> Figure:
     """Draw a chart."""
     panels = chart.panels
-    heights = [panel.height + legend_height(panel, chart.legend) for panel in panels]
+    heights = [panel.height + legend_height(panel) for panel in panels]
     size = (1.8 * WIDTH, max(heights)) if chart.is_wide else (WIDTH, sum(heights))
     grid: dict[str, Any] = {"nrows": len(panels), "height_ratios": heights}
     if chart.is_wide:
@@ -172,10 +166,6 @@ def draw_chart(chart: Chart) -> Figure:
         ).flat
         for axes, panel in zip(places, panels, strict=True):
             draw_panel(axes, panel)
-            if chart.ticks:
-                axes.set_xscale("log", base=2)
-                axes.set_xticks(sorted({*chart.ticks}), minor=False)
-                axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             if chart.legend == "panels":
                 position = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
                 add_legend(axes, panel.series, position)
@@ -197,11 +187,9 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     for mark in panel.marks:
         line = axes.axhline if mark.is_level else axes.axvline
         line(mark.at, color=mark.colour, linewidth=1, linestyle=mark.line)
-        at: dict[str, Any] = {"xy": (mark.at, 1), "xytext": (0, 2), "ha": "center"}
-        if not mark.is_above:  # higher than the notes at the foot
-            at = {"xy": (mark.at, 0.3), "xytext": (-3, 0), "ha": "right", "rotation": 90}
-        if mark.name:
-            write_note(axes, mark.name, color=INK, **at)
+        if mark.name:  # higher than the notes at the foot
+            style = {"xytext": (-3, 0), "ha": "right", "rotation": 90}
+            write_note(axes, mark.name, (mark.at, 0.3), color=INK, **style)
     for number, note in enumerate(sorted(panel.notes, key=lambda note: note.x)):
         place = (0, 14 + 12 * (number % 3))  # or the texts of neighbours would overlap
         write_note(axes, note.text, (note.x, 0), xytext=place, color=note.colour, ha="center")
@@ -217,10 +205,7 @@ def draw_series(axes: Axes, series: Series) -> None:
     """Draw the points of a series."""
     look, points = series.look, series.points
     xs, ys = [point.x for point in points], [point.y for point in points]
-    if series.form == "bars":
-        fill = look.colour if look.filled else "none"
-        axes.bar(xs, ys, BAR, color=fill, edgecolor=look.colour, linewidth=1)
-    elif series.form == "marks":
+    if series.form == "marks":
         x_half = [math.nan if p.x_high is None else p.x_high - p.x for p in points]
         y_half = [math.nan if p.y_high is None else p.y_high - p.y for p in points]
         size: dict[str, Any] = {"markersize": 8, "elinewidth": 1, "capsize": 2, "linewidth": 0.9}
@@ -240,10 +225,10 @@ def count_columns(names: Iterable[str]) -> int:
     return 1 if max(lengths) > WIDE_LABEL else min(2, len(lengths))
 
 
-def legend_height(panel: Panel, place: str) -> float:
+def legend_height(panel: Panel) -> float:
     """Return the inches that the names of a panel take below it."""
     names = {series.name for series in panel.series} - {""}
-    return LEGEND_ROW * -(-len(names) // count_columns(names)) if place != "none" and names else 0
+    return LEGEND_ROW * -(-len(names) // count_columns(names)) if names else 0
 
 
 def add_legend(place: Figure | Axes, series: Iterable[Series], position: dict[str, Any]) -> None:
@@ -275,18 +260,17 @@ def list_points(chart: Chart) -> str:
     """Return the points of all named series as CSV; the third column is named as the level axis."""
     head = ["panel", "series", chart.label, *Point._fields[1:-1]]
     rows = [
-        [panel.title or panel.label, point.name or series.name, *map(show_number, point[:-1])]
+        [
+            panel.title or panel.label,
+            point.name or series.name,
+            *("" if number is None else str(number) for number in point[:-1]),
+        ]
         for panel in chart.panels
         for series in panel.series
         if series.name
         for point in series.points
     ]
     return format_csv(make_table("Points", head, rows))
-
-
-def show_number(value: object) -> str:
-    """Return a number in full, nothing for None."""
-    return "" if value is None else str(value)
 
 
 def write_chart(chart: Chart, folder: Path, name: str) -> None:

@@ -1,30 +1,34 @@
 """Page of compared cuts: one file, no network needed."""
 
-from collections.abc import Mapping, Sequence
-from io import BytesIO
+from collections.abc import Mapping
 
-import numpy as np
 from jaxtyping import Float
-from markupsafe import Markup
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcel.leakage import CutComparison, LeakMaps, MeasuredCut, format_large
-from sims.report.chart import COLOURS, INK, METADATA, STYLE, WIDTH, escape_label
-from sims.report.cuts_table import tabulate_cuts
+from fedcel.leakage import CutComparison, LeakMaps
+from sims.report.chart import (
+    FAINT,
+    Chart,
+    Look,
+    Panel,
+    Point,
+    Series,
+    choose_look,
+    render_chart,
+)
+from sims.report.cuts_table import mark_cut, tabulate_cuts
 from sims.report.page import Part, inline_svg
-from sims.report.reconstruction_strips import SENT, Strip, draw_leak_strips, limit_strips
+from sims.report.reconstruction_strips import (
+    SENT,
+    MappedEncoder,
+    draw_leak_strips,
+    limit_strips,
+    make_image_strips,
+)
 from sims.report.templates import render_template
 
-LEAST_AREA, MOST_AREA = 30.0, 500.0
-"""Square points of the marks of the shortest and the longest message."""
-LINEAR_BITS = 0.1
-"""Bits below which the chart's axis is even."""
-DECADE = 10
+LARGE_BITS = 20.0
+"""Bits above which the axis is logarithmic, but for the lowest."""
 ROUGH_MAPS = (
     "Of large messages they are estimates: “exposed” is off by about 25 % of a pixel's value, and "
     "“unknown” leaves out what leaks in all but the 128 directions in which images differ most."
@@ -47,16 +51,14 @@ def render_cuts(
 
     `conditions` names model and images in a sentence; `attacks` are squared errors by layer.
     """
-    unit, points = comparison.unit, comparison.limits.max_loss
-    accuracy = comparison.accuracy_name
+    points, accuracy = comparison.limits.max_loss, comparison.accuracy_name
+    chart = inline_svg(render_chart(chart_cuts(comparison), "cuts", "svg").decode())
     parts = [
         Part(
             "Leak against operations on the device",
-            "Down and left is better. The area of a mark grows with the bytes of a message. Filled "
-            "marks are cuts for which no other leaks less at no more operations. Linearised bits "
-            "and exact bits are different measures: compare cuts by the first, a cut and the "
-            "answer alone by the second. Names that would cover others are left out.",
-            plots=[(f"{unit} at the most noise that {accuracy} allows", draw_cuts(comparison))],
+            "Down and left is better. Linearised bits and exact bits are different measures: "
+            "compare cuts by the first, a cut and the answer alone by the second.",
+            plots=[(f"{comparison.unit} at the most noise that {accuracy} allows", chart)],
         ),
         Part(
             "Cuts",
@@ -87,16 +89,11 @@ def show_pictures(originals: Float[Tensor, "T C H W"], pictures: Pictures) -> Pa
     """Return reconstructions and leak maps at each cut, each kind of map in one colour scale."""
     maps = [leak_maps for _, leak_maps in pictures.values()]
     encoders = [
-        (
-            layer,
-            [Strip("", "rebuilt", rebuilt.double().numpy())],
-            leak_maps.information.numpy(),
-            leak_maps.deviation.numpy(),
-        )
+        MappedEncoder(layer, make_image_strips({"rebuilt": rebuilt}), leak_maps)
         for layer, (rebuilt, leak_maps) in pictures.items()
     ]
-    leak_strips, note = draw_leak_strips(encoders, maps[0].prior_deviation[None].numpy())
-    strips = [Strip("", SENT, originals.double().numpy()), *leak_strips]
+    leak_strips, note = draw_leak_strips(encoders)
+    strips = limit_strips([*make_image_strips({SENT: originals}), *leak_strips])
     words = [
         "Rebuilt by an attacker who owns the other images. “exposed” and “unknown” are those of "
         "the linearised channel.",
@@ -106,89 +103,38 @@ def show_pictures(originals: Float[Tensor, "T C H W"], pictures: Pictures) -> Pa
         words.append("Of images as large as these, they are drawn for the first only.")
     if not all(leak_maps.is_exact for leak_maps in maps):
         words.append(ROUGH_MAPS)
-    return Part("What an attacker reconstructs", " ".join(words), strips=limit_strips(strips)[0])
+    return Part("What an attacker reconstructs", " ".join(words), strips=strips)
 
 
-def draw_cuts(comparison: CutComparison) -> Markup:
-    """Draw linearised bits of the cuts, and exact bits of these and the answer, as SVG."""
-    points = [*comparison.cuts, comparison.answer]
-    roots = np.sqrt([cut.bytes for cut in points])
-    areas = LEAST_AREA + (MOST_AREA - LEAST_AREA) * roots / roots.max()
-    with rc_context(STYLE | {"svg.hashsalt": "cuts"}):
-        figure = Figure(figsize=(WIDTH, 6.0), layout="constrained")
-        panels = figure.subplots(2, sharex=True, height_ratios=(3, 2))
-        panels[0].set_title(f"linearised {comparison.unit}", color=INK)
-        exact = f"exact {comparison.unit}, of these {comparison.images} images"
-        panels[1].set_title(exact, color=INK)
-        measures: tuple[list[float | None], list[float | None]] = (
-            [None if cut.linearised is None else cut.linearised.bits for cut in points],
-            [cut.exact_bits for cut in points],
-        )
-        for axes, bits in zip(panels, measures, strict=True):
-            for cut, value, area in zip(points, bits, areas, strict=True):
-                if value is not None:
-                    colour, fill = choose_colours(comparison, cut)
-                    axes.scatter(
-                        cut.macs, value, area, facecolor=fill, edgecolor=colour, alpha=0.75
-                    )
-            heights = [max(value, LINEAR_BITS) for value in bits if value is not None]
-            if heights and max(heights) >= DECADE * min(heights):  # else the axis had no tick
-                axes.set_yscale("symlog", linthresh=LINEAR_BITS)
-            axes.margins(0.12, 0.18)
-        panels[1].set_xlabel("operations on the device")
-        panels[1].xaxis.set_major_formatter(lambda value, _: format_large(value))
-        figure.draw_without_rendering()  # fixes the places of the names
-        for axes, bits in zip(panels, measures, strict=True):
-            name_cuts(axes, comparison, bits, areas)
-        file = BytesIO()
-        figure.savefig(
-            file, format="svg", transparent=True, metadata=dict.fromkeys(METADATA["svg"])
-        )
-    return inline_svg(file.getvalue().decode())
+def chart_cuts(comparison: CutComparison) -> Chart:
+    """Chart linearised bits of the cuts, and exact bits of these and of the answer.
 
-
-def choose_colours(comparison: CutComparison, cut: MeasuredCut) -> tuple[str, str]:
-    """Return the colours of a cut's edge and of its inside."""
-    colour = COLOURS[1 if cut is comparison.recommended else 2 if cut.is_answer else 0]
-    return colour, colour if cut in comparison.pareto else "none"
-
-
-def name_cuts(
-    axes: Axes,
-    comparison: CutComparison,
-    bits: Sequence[float | None],
-    areas: NDArray[np.float64],
-) -> None:
-    """Name the marks of a panel, the recommended one and then others that matter first.
-
-    A name that would cover an earlier one is left out.
+    Cuts for which no other leaks less at no more operations have a name and a look each.
     """
-    points = [*comparison.cuts, comparison.answer]
-    middle = (min(cut.macs for cut in points) + max(cut.macs for cut in points)) / 2
-    order = sorted(
-        (place for place, value in enumerate(bits) if value is not None),
-        key=lambda place: (
-            points[place] is not comparison.recommended,
-            points[place] not in comparison.pareto,
-        ),
+    cuts = [*comparison.cuts, comparison.answer]
+    named = [c for c in cuts if c in comparison.pareto or c is comparison.recommended]
+    others = [cut for cut in cuts if cut not in named]
+    groups = [("other cuts", Look(FAINT, "o", "none", filled=False), others)]
+    for number, cut in enumerate(named):
+        look = choose_look(number)._replace(line="none")
+        groups.append((mark_cut(comparison, cut), look, [cut]))
+
+    def make_panel(title: str, bits: Mapping[str, float]) -> Panel:
+        series = []
+        for name, look, group in groups:
+            shown = [cut for cut in group if cut.layer in bits]
+            points = [Point(c.macs / 1e6, bits[c.layer], name=c.layer) for c in shown]
+            series += [Series(name, look, points, "marks")] if points else []
+        is_wide = max(bits.values(), default=0.0) > LARGE_BITS
+        axis = {"yscale": "symlog"} if is_wide else {}
+        return Panel("bits", series, axis=axis, title=title)
+
+    linearised = {cut.layer: cut.linearised.bits for cut in cuts if cut.linearised is not None}
+    exact = {cut.layer: cut.exact_bits for cut in cuts}
+    return Chart(
+        "million operations on the device",
+        [
+            make_panel(f"linearised {comparison.unit}", linearised),
+            make_panel(f"exact {comparison.unit}, of these {comparison.images} images", exact),
+        ],
     )
-    boxes: list[Bbox] = []
-    for place in order:
-        cut, value = points[place], bits[place]
-        # Deep cuts stand above each other: the name is beside the mark, within the axes.
-        is_left, distance = cut.macs < middle, 4 + areas[place] ** 0.5 / 2
-        name = axes.annotate(
-            escape_label(cut.layer),
-            (cut.macs, value),
-            va="center",
-            fontsize=9,
-            color=INK,
-            xytext=(distance if is_left else -distance, 0),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-        )
-        box = name.get_window_extent()
-        if any(box.overlaps(other) for other in boxes):
-            name.remove()
-        else:
-            boxes.append(box)

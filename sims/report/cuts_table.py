@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from fedcel.leakage import CutComparison, LinearisedLeak, MeasuredCut, format_large
 from sims.report.table import DASH, NO_MESSAGE, Table, format_number, make_table
 
-MARKS = {"recommended": "→ ", "pareto": "· ", "": ""}
-"""Lead the name of a cut."""
 SHARES = ("accuracy, %", "agreement, %")
 TERMINAL = ("bytes", "operations", "ms", "noise", *SHARES, "bits", "exact bits", "MSE")
 """Columns that a terminal has room for."""
@@ -30,15 +28,14 @@ def list_cells(
     comparison: CutComparison, cut: MeasuredCut, attacks: Mapping[str, float]
 ) -> dict[str, str]:
     """Return the cells of a cut by the heads of their columns."""
-    is_recommended, leak, linearised = cut is comparison.recommended, cut.leak, cut.linearised
-    kind = "recommended" if is_recommended else "pareto" if cut in comparison.pareto else ""
+    leak, linearised = cut.leak, cut.linearised
     exact = leak.bits_beyond_label, leak.beyond_label_half_width, leak.cap_beyond_label
     unseen = leak.population_beyond_label
     if not comparison.has_classes:
         exact = leak.information_bits, leak.information_half_width, leak.cap_bits
         unseen = leak.population_bits
     cells = {
-        "cut": MARKS[kind] + cut.layer,
+        "cut": mark_cut(comparison, cut),
         "values": DASH if cut.is_answer else "x".join(map(str, cut.shape)),
         "bytes": format_large(cut.bytes),
         "operations": format_large(cut.macs),
@@ -60,6 +57,13 @@ def list_cells(
         "attack's MSE": format_number(attacks.get(cut.layer), 4),
     }
     return cells
+
+
+def mark_cut(comparison: CutComparison, cut: MeasuredCut) -> str:
+    """Return a cut's name behind the mark of the recommended one, or of a good one."""
+    if cut is comparison.recommended:
+        return f"→ {cut.layer}"
+    return f"· {cut.layer}" if cut in comparison.pareto else cut.layer
 
 
 def format_error(linearised: LinearisedLeak) -> str:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedcel.posterior import MAX_R_HAT
 from fedcel.settings import MIN_ESS, burn_in_rounds
-from sims.report.book import FinishedRun
 from sims.report.chart import (
-    BAR,
     FAINT,
     Chart,
     Line,
@@ -21,7 +20,7 @@ from sims.report.chart import (
     choose_look,
 )
 from sims.report.summary import Summary
-from sims.report.tables import list_private, read_epsilon
+from sims.report.tables import list_private, name_predictor, read_epsilon
 from sims.results.columns import (
     ACCURACY,
     BITS,
@@ -159,39 +158,43 @@ CURVES = {
     "spread": Curve(
         "within-class spread (log)", lambda event: event.within_class_spread, is_log=True
     ),
-    "weight": Curve("weight λγ of the loss", lambda event: event.cel_weight),
     "r-hat": Curve("split R-hat", lambda event: event.r_hat, MAX_R_HAT),
     "ess": Curve("bulk ESS", lambda event: event.ess, MIN_ESS),
 }
 
 
 def make_curve(summaries: Sequence[Summary], looks: Looks, curve: Curve) -> Chart | None:
-    """Chart one number over the rounds: mean over seeds, and the range of the seeds as a band."""
-    series = [
-        Series(s.label, looks[s.variant], points)
-        for s in summaries
-        if (points := summarise_rounds(s.runs, curve))
-    ]
+    """Chart one number over the rounds: mean over seeds, and the range of the seeds as a band.
+
+    A log scale shows what is above 0.
+    """
+    series = []
+    for summary in summaries:
+        points = average_points(
+            (event.round, number)
+            for run in summary.runs
+            for event in run.events
+            for number in [curve.value(event)]
+            if number is not None and (number > 0 or not curve.is_log)
+        )
+        series += [Series(summary.label, looks[summary.variant], points)] if points else []
     if not series:
         return None
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
-    marks = [Mark(end, "burn-in ends", is_above=True) for end in sorted(ends - {0})]
+    marks = [Mark(end, "burn-in ends") for end in sorted(ends - {0})]
     marks += [] if curve.limit is None else [Mark(curve.limit, is_level=True)]
     axis = {"yscale": "log"} if curve.is_log else {}
     return Chart("round", [Panel(curve.label, series, marks, axis=axis)])
 
 
-def summarise_rounds(runs: Sequence[FinishedRun], curve: Curve) -> list[Point]:
-    """Return mean, lowest and highest over the runs by round; a log scale shows what is above 0."""
+def average_points(pairs: Iterable[tuple[int, float]]) -> list[Point]:
+    """Return mean, lowest and highest of the values at each place."""
     values: dict[int, list[float]] = {}
-    for run in runs:
-        for event in run.events:
-            number = curve.value(event)
-            if number is not None and (number > 0 or not curve.is_log):
-                values.setdefault(event.round, []).append(number)
+    for place, value in pairs:
+        values.setdefault(place, []).append(value)
     return [
-        Point(number, sum(v) / len(v), y_low=min(v), y_high=max(v))
-        for number, v in sorted(values.items())
+        Point(place, fmean(numbers), y_low=min(numbers), y_high=max(numbers))
+        for place, numbers in sorted(values.items())
     ]
 
 
@@ -203,51 +206,36 @@ def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart | N
     """
     series = []
     for summary in summaries:
-        errors: dict[str, dict[int, list[float]]] = {}
+        errors: dict[str, list[tuple[int, float]]] = {}
         for attack in (attack for run in summary.runs for attack in run.attacks):
-            for epoch, error in attack.learning_curve or ():
-                errors.setdefault(attack.attack, {}).setdefault(epoch, []).append(error)
-        for name, by_epoch in errors.items():
-            points = [
-                Point(epoch, sum(values) / len(values), y_low=min(values), y_high=max(values))
-                for epoch, values in sorted(by_epoch.items())
-            ]
-            series.append(Series(f"{summary.label}, {name}", looks[summary.variant], points))
+            if attack.learning_curve:
+                errors.setdefault(attack.attack, []).extend(attack.learning_curve)
+        series += [
+            Series(f"{summary.label}, {name}", looks[summary.variant], average_points(pairs))
+            for name, pairs in errors.items()
+        ]
     return Chart("epoch", [Panel("MSE on held-out images", series)]) if series else None
 
 
-def make_reliability(bins: Mapping[str, ReliabilityBins], look: Look, average: str) -> Chart | None:
-    """Chart accuracy against confidence, and below it how many answers had that confidence.
-
-    `average` names the predictor beside the point model, whose markers are open.
-    """
-    predictors = (
-        ("posterior", average, look),
-        ("point", "point model", look._replace(filled=False, line="--")),
-    )
-    accuracy, counts = list[Series](), list[Series]()
-    for number, (key, name, bin_look) in enumerate(predictors):
-        if rows := list_bins(bins.get(key, ReliabilityBins())):
-            accuracy.append(Series(name, bin_look, [Point(x, y) for x, y, _ in rows]))
-            bars = [Point(x + (number - 0.5) * BAR, n) for x, _, n in rows]
-            counts.append(Series(name, bin_look, bars, "bars"))
-    if not accuracy:
+def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
+    """Chart accuracy against confidence; markers of the point model are open."""
+    series = []
+    for summary in summaries:
+        result, look = summary.results[0], looks[summary.variant]
+        predictors = {
+            name_predictor([result]): ("posterior", look),
+            "point model": ("point", look._replace(filled=False, line="--")),
+        }
+        for name, (key, bin_look) in predictors.items():
+            bins = result.reliability.get(key, ReliabilityBins())
+            columns = zip(bins.confidence, bins.accuracy, bins.count, strict=False)
+            points = [Point(x, y) for x, y, n in columns if n and x is not None and y is not None]
+            series += [Series(f"{summary.label}, {name}", bin_look, points)] if points else []
+    if not series:
         return None
     diagonal = Series("", Look(FAINT, "", ":"), [Point(0, 0), Point(1, 1)])
     limits = {"xlim": (0, 1.04), "ylim": (0, 1.05)}
-    return Chart(
-        "confidence",
-        [
-            Panel("accuracy", [*accuracy, diagonal], axis=limits, height=2.3),
-            Panel("answers", counts, axis={"yscale": "log"}, height=1.0),
-        ],
-    )
-
-
-def list_bins(bins: ReliabilityBins) -> list[tuple[float, float, float]]:
-    """Return confidence, accuracy and count of the bins that hold any answer."""
-    columns = zip(bins.confidence, bins.accuracy, bins.count, strict=False)
-    return [(x, y, n) for x, y, n in columns if n > 0 and x is not None and y is not None]
+    return Chart("confidence", [Panel("accuracy", [*series, diagonal], axis=limits)])
 
 
 def make_private(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
@@ -273,9 +261,8 @@ def make_private(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
                 marks.append(Mark(100 * bare, colour=look.colour, is_level=True))
     if not series:
         return None
-    epsilons = [point.x for answers in series for point in answers.points]
     if ceilings:
         tops = [Point(epsilon, top) for epsilon, top in sorted(ceilings.items())]
         series.append(Series("ceiling", Look(FAINT, "", "--"), tops))
     panel = Panel("right private answers, %", series, marks, axis={"ylim": (0, 103)})
-    return Chart("ε of one answer", [panel], ticks=epsilons)
+    return Chart("ε of one answer", [panel])

@@ -23,20 +23,17 @@ from sims.report.table import (
 from sims.results.bench_rows import (
     common_attacks,
     comparable_attacks,
-    hold_to_common,
     read_bench_rows,
     read_image_vectors,
 )
-from sims.results.columns import BITS, MSE, POSITIONS, Column, find_columns
-from sims.results.intervals import crossed_interval, resample_rows
+from sims.results.columns import BITS, MSE, Column, find_columns
+from sims.results.intervals import estimate_samples, measure_rows
 from sims.results.matched_accuracy import (
     Curves,
-    Match,
     Matches,
     average_curves,
     make_curves,
     match_curves,
-    measure_rows,
     paired_differences,
 )
 from sims.results.records import FAILED_FILE, BenchRow, CellAttack, FailedCell, read_records
@@ -117,12 +114,11 @@ def open_comparison(folder: Path, against: str | None = None) -> Comparison:
         SettingsError: When `against` is none of its variants.
         RunError: When bench.json is missing, empty or damaged.
     """
-    rows = hold_to_common(read_bench_rows(folder))
+    rows = read_bench_rows(folder)
     variants = dict.fromkeys(row.variant for row in rows)
     if against is not None and against not in variants:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(variants)}")
-    samples = resample_rows(rows, read_image_vectors(folder))
-    measured = np.concatenate([measure_rows(rows)[None], samples])
+    measured = measure_rows(rows, read_image_vectors(folder))
     return Comparison(rows, measured, make_curves(rows, measured), against)
 
 
@@ -210,16 +206,14 @@ def make_loss_tables(
     return tables
 
 
-def seed_values(matches: Iterable[Match], column: Column) -> list[Float[np.ndarray, " S"]]:
-    """Return a measure under each seed, in all samples of the images."""
-    return [match.values[:, POSITIONS[column.key]] for match in matches]
-
-
 def format_seeds(column: Column, seeds: Iterable[Float[np.ndarray, " S"]]) -> str:
     """Return the mean over seeds; the interval of what is compared goes over images, too."""
     values = list(seeds)
-    images = np.mean(values, 0)[1:] if values and column.key in {c.key for c in COMPARED} else ()
-    return format_estimate(column, crossed_interval((value[0] for value in values), images))
+    if not values:
+        return DASH
+    samples = np.stack(values, 1)
+    is_compared = column.key in {compared.key for compared in COMPARED}
+    return format_estimate(column, estimate_samples(samples if is_compared else samples[:1]))
 
 
 def format_match(matches: Matches, bench: Comparison, columns: Sequence[Column]) -> list[str]:
@@ -227,8 +221,8 @@ def format_match(matches: Matches, bench: Comparison, columns: Sequence[Column])
     reached = [match for match in matches.values() if match.is_reached]
     if not reached:
         return [NEVER if column == BITS else DASH for column in columns]
-    cells = {column.key: format_seeds(column, seed_values(reached, column)) for column in columns}
-    bits = np.stack(seed_values(reached, BITS))[:, 1:]
+    cells = {c.key: format_seeds(c, (match.read(c.key) for match in reached)) for c in columns}
+    bits = np.stack([match.read(BITS.key)[1:] for match in reached])
     samples, often = bits.shape[1], int((~np.isnan(bits)).all(0).sum())
     sign = "≤ " if any(match.is_bound for match in reached) else ""
     note = ""
@@ -262,31 +256,28 @@ def format_gaps(ours: Matches, reference: Matches) -> dict[str, str]:
 
 def make_overall_table(bench: Comparison, most: float) -> Table:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
-    averages = average_curves(bench.curves, most)
     columns = [
         BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
         MSE.titled("mean of the attack's MSE"),
     ]
-    against = bench.against
+    averages, against = average_curves(bench.curves, most), bench.against
     head = ["variant", *(column.head for column in columns)]
     if against:
         head += [f"{column.head}: difference to {bench.titles[against]}" for column in columns]
 
+    def mean_bits(name: str) -> float:
+        return float(np.mean([match.read(BITS.key)[0] for match in averages[name].values()]))
+
     lines = []
-    for name in sorted(averages, key=lambda name: mean_bits(averages[name])):
-        line = [format_seeds(c, seed_values(averages[name].values(), c)) for c in columns]
-        if against:
-            gaps = (paired_differences(averages[name], averages[against], c.key) for c in columns)
-            cells = (format_seeds(c, gap.values()) for c, gap in zip(columns, gaps, strict=True))
-            line += [DASH if name == against else cell for cell in cells]
+    for name in sorted(averages, key=mean_bits):
+        matches = averages[name]
+        line = [format_seeds(c, (m.read(c.key) for m in matches.values())) for c in columns]
+        for column in columns if against else ():
+            gaps = paired_differences(matches, averages[str(against)], column.key)
+            line.append(DASH if name == against else format_seeds(column, gaps.values()))
         lines.append([bench.titles[name], *line])
     explanation = (
         "The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
     return make_table("Over all losses", head, lines)._replace(note=explanation)
-
-
-def mean_bits(matches: Matches) -> float:
-    """Return the mean of the bits over seeds, on the images as measured."""
-    return float(np.mean([values[0] for values in seed_values(matches.values(), BITS)]))

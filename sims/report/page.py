@@ -3,7 +3,6 @@
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from markupsafe import Markup
 from fedcel.files import write_whole
 from sims.progress import show_steps
 from sims.report import chart, figures, tables, verdict
-from sims.report.book import Book, read_book, read_live
+from sims.report.book import read_book, read_live
 from sims.report.reconstruction_strips import (
     Strip,
     encode_png,
@@ -25,18 +24,18 @@ from sims.report.reconstruction_strips import (
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import Table, format_columns
 from sims.report.templates import render_template
-from sims.results.records import LiveRow
 
 FIGURE_LABELS = {
     "bits": "Accuracy against bits beyond the label",
     "mse": "Accuracy against the worst attack's reconstruction error",
     "accuracy": "Validation accuracy by round",
     "spread": "Within-class spread by round, log scale",
-    "weight": "Weight of the conditional entropy loss by round",
-    "learning": "Error of trained attacks on images held out from their training",
-    "private": "Accuracy of private answers over epsilon",
+    "reliability": "Accuracy against confidence",
     "r-hat": "Split R-hat by round",
     "ess": "Effective sample size by round",
+    "private": "Accuracy of private answers over epsilon",
+    "learning": "Error of trained attacks on held-out images: one that still falls at the end "
+    "would rebuild better with more budget",
 }
 MAX_CURVES = 12
 """Lines over the rounds that are still told apart; of more variants the two featured are drawn."""
@@ -44,8 +43,6 @@ PAGE_STEPS = 5
 """Figures that take as long as the images and the page, about."""
 LONGEST_LABEL = 30
 """Letters of a name that a terminal has room for."""
-
-
 PICTURE_NOTE = (
     "The encoder is taken as a linear channel around each image, and images as Gaussian within "
     "their class. So bits and the MSE of the best reconstruction are estimates, not bounds, and "
@@ -77,14 +74,12 @@ class Report:
 
     def __init__(self, folder: Path) -> None:
         """Read a bench or run folder; RunError where a file is missing or damaged."""
-        self.book: Book = read_book(folder)
+        self.book = read_book(folder)
         self.summaries = summarise_book(self.book)
-        self.compared = summarise_book(self.book, common=True)
         self.verdict = verdict.find_verdict(self.summaries)
-        self.live: list[list[LiveRow]] = read_live(folder)
-        pair = {"undefended": self.verdict.base, "defended": self.verdict.best}
-        featured = {place: summary for place, summary in pair.items() if summary is not None}
-        self.featured = featured or {"first": self.summaries[0]}
+        self.live = read_live(folder)
+        pair = [s for s in (self.verdict.base, self.verdict.best) if s is not None]
+        self.featured = pair or [self.summaries[0]]
 
 
 def write_report(folder: Path, charts: Path | None = None) -> Path:
@@ -128,129 +123,101 @@ def format_summary(folder: Path) -> str:
     """
     summaries = summarise_book(read_book(folder))
     conclusion = verdict.find_verdict(summaries)
-    paragraphs = (
+    heads = ("variant", "worst attack")
+    table = tables.tabulate_variants("Summary", heads, tables.TERMINAL, summaries)
+    blocks = [
+        verdict.describe_left_out(conclusion.runs),
+        format_columns(table, LONGEST_LABEL),
         conclusion.sentence,
-        verdict.describe_single_image_updates(conclusion),
         verdict.describe_attack(conclusion),
         verdict.describe_seeds(summaries),
-    )
-    blocks = [
-        textwrap.fill(verdict.describe_left_out(conclusion.runs), 96),
-        format_columns(
-            tables.tabulate_variants(
-                "Summary", ("variant", "worst attack"), tables.TERMINAL, summaries
-            ),
-            LONGEST_LABEL,
-        ),
-        *(textwrap.fill(paragraph, 96) for paragraph in paragraphs),
+        *verdict.list_cautions(conclusion),
     ]
-    return "\n\n".join([*filter(None, blocks), ""])
+    wrapped = (text if "\n" in text else textwrap.fill(text, 96) for text in blocks if text)
+    return "\n\n".join([*wrapped, ""])
 
 
 def make_charts(report: Report) -> dict[str, chart.Chart]:
-    """Return every chart that the numbers allow, by file name.
-
-    Curves of errors join strengths, so they are of attacks that every cell met: a stronger attack
-    at one alone would bend them.
-    """
+    """Return every chart that the numbers allow, by file name."""
     summaries, featured = report.summaries, report.featured
     looks = figures.choose_looks(summaries)
-    charts: dict[str, chart.Chart | None] = {
+    shown = summaries if len(summaries) <= MAX_CURVES else featured
+    charts = {
         "bits": figures.make_bits_trade_off(summaries),
-        "mse": figures.make_mse_trade_off(report.compared),
-        "private": figures.make_private(list(featured.values()), looks),
+        "mse": figures.make_mse_trade_off(summaries),
+        "private": figures.make_private(featured, looks),
+        **{name: figures.make_curve(shown, looks, c) for name, c in figures.CURVES.items()},
+        "learning": figures.make_learning_curve(shown, looks),
+        "reliability": figures.make_reliability(featured, looks),
     }
-    shown = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
-    for name, curve in figures.CURVES.items():
-        charts[name] = figures.make_curve(shown, looks, curve)
-    charts["learning"] = figures.make_learning_curve(shown, looks)
-    for place, summary in featured.items():
-        result = summary.results[0]
-        charts[f"reliability-{place}"] = figures.make_reliability(
-            result.reliability, looks[summary.variant], tables.name_predictor([result])
-        )
     return {name: drawing for name, drawing in charts.items() if drawing is not None}
 
 
 def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> str:
     """Return the page; every text from the files is escaped by the template."""
     summaries, conclusion = report.summaries, report.verdict
-    labels = [summary.label for summary in report.featured.values()]
-    maps, maps_note = list_leak_strips(summaries)
-    strips, maps, *guesses = limit_strips(
-        strips, maps, *map(list_guesses, report.featured.values())
-    )
+    guesses = {summary.label: list_guesses(summary) for summary in report.featured}
+    parts = list_parts(report, svgs, strips)
     return render_template(
         "report/report.html.jinja",
         title=report.book.title,
         left_out=verdict.describe_left_out(conclusion.runs),
         sentence=conclusion.sentence,
         alarms=verdict.find_alarms(summaries),
-        update_sentence=verdict.describe_single_image_updates(conclusion),
-        showcase={label: rows for label, rows in zip(labels, guesses, strict=True) if rows},
+        showcase={label: rows for label, rows in guesses.items() if rows},
         candidates=conclusion.shown.row.candidates or "the",
         first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
         seeds=verdict.describe_seeds(summaries),
         cautions=list(verdict.list_cautions(conclusion)),
-        parts=[
-            part
-            for part in list_parts(report, svgs, strips, (maps, maps_note))
-            if not part.is_empty
-        ],
+        parts=[part for part in parts if not part.is_empty],
         versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
     )
 
 
-def list_parts(
-    report: Report,
-    svgs: Mapping[str, str],
-    strips: Sequence[Strip],
-    maps: tuple[Sequence[Strip], str],
-) -> list[Part]:
+def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> list[Part]:
     """Return the parts of the page below its head."""
     summaries, conclusion = report.summaries, report.verdict
-    captions = FIGURE_LABELS | {f"reliability-{k}": s.label for k, s in report.featured.items()}
 
     def plots(*names: str) -> list[tuple[str, Markup]]:
-        return [(captions[n], inline_svg(svgs[n])) for n in names if n in svgs]
+        return [(FIGURE_LABELS[name], inline_svg(svgs[name])) for name in names if name in svgs]
 
-    sampled = [(s.label, s.results[0].convergence) for s in report.featured.values()]
+    sampled = [(s.label, s.results[0].convergence) for s in report.featured]
     convergence = "; ".join(f"{label}: {text}" for label, text in sampled if text)
-    attacks, settings = tables.tabulate_attacks(summaries), tables.tabulate_settings(summaries)
-    no_strips = "There are no reconstructions: no attack that makes images ran."
-    sequences = {
-        s.label: tables.average_sequences([result.linearised_sequences for result in s.results])
-        for s in summaries
-        if s.results[0].linearised_sequences
-    }
-    heads = ("variant", "worst attack")
-    measures = tables.tabulate_variants("Variants", heads, tables.MAIN, summaries)
-    tabulate = partial(tables.tabulate_variants, summaries=summaries, has_anchors=False)
-    served = (rows[0].attack for rows in report.live)
-    limits = list(verdict.list_limits(conclusion, report.book.failed, served))
+    attacks = tables.tabulate_attacks(summaries)
+    maps, maps_note = list_leak_strips(summaries)
+    pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
+    variants, noises = ("variant", "worst attack"), ("variant", "noise σ")
     return [
-        Part("All measures", tables=[measures]),
+        Part(
+            "All measures",
+            tables=[tables.tabulate_variants("Variants", variants, tables.MAIN, summaries)],
+        ),
         Part(
             "Behind each leak",
             "Bits and certificate are of the test images. “Unseen” bounds what an image of the "
             "same population tells on average, whoever attacks, with 95 % confidence: by "
             "Bernstein's inequality, which assumes only that features are bounded, and by "
             "Student's t, which assumes that no rare image tells far more.",
-            tables=[tabulate("Behind the leak", ("variant", "noise σ"), tables.DETAILS)],
+            tables=[
+                tables.tabulate_variants(
+                    "Behind the leak", noises, tables.DETAILS, summaries, anchored=False
+                )
+            ],
         ),
         Part(
             "How much of the picture a message tells",
-            f"{PICTURE_NOTE} {maps[1]}".strip(),
-            strips=maps[0],
+            f"{PICTURE_NOTE} {maps_note}".strip(),
+            strips=limit_strips(maps),
             tables=[
                 tables.tabulate_variants(
-                    "How much of the picture",
-                    ("variant", "noise σ"),
-                    tables.PICTURE,
-                    [s for s in summaries if s.results[0].linearised_bits is not None],
-                    has_anchors=False,
+                    "How much of the picture", noises, tables.PICTURE, pictured, anchored=False
                 ),
-                *([tables.tabulate_sequences(sequences)] if sequences else []),
+                tables.tabulate_sequences(
+                    {
+                        s.label: [result.linearised_sequences for result in s.results]
+                        for s in summaries
+                    }
+                ),
             ],
         ),
         Part(
@@ -258,7 +225,11 @@ def list_parts(
             "A device runs the encoder and sends these bytes for each image. FLOPs of matrix "
             "products and convolutions: a multiplication and an addition are two. A training step "
             "is timed against one without the loss.",
-            tables=[tabulate("Cost on the device", ["variant"], tables.DEVICE)],
+            tables=[
+                tables.tabulate_variants(
+                    "Cost on the device", ["variant"], tables.DEVICE, summaries, anchored=False
+                )
+            ],
         ),
         Part(
             "Accuracy against leakage",
@@ -271,20 +242,20 @@ def list_parts(
             "What an attacker reconstructs",
             "Test images that no attacker saw. Below them, the best image of each attack. "
             + verdict.describe_attack(conclusion),
-            strips=strips,
-            lines=() if strips else [no_strips],
+            strips=limit_strips(strips),
+            lines=() if strips else ["No attack that makes images ran."],
         ),
         Part(
             "Training",
             "On the validation set. The band is the range over training seeds.",
-            plots("accuracy", "spread", "weight"),
+            plots("accuracy", "spread"),
         ),
         Part(
             "How far the confidence can be trusted",
             "On the dotted line, confidence equals accuracy. Filled markers: the average over the "
             "posterior's samples, or the last model where none were kept. Open markers: the point "
-            "model. Below, how many answers had that confidence.",
-            plots(*(name for name in captions if name.startswith("reliability"))),
+            "model.",
+            plots("reliability"),
             [tables.tabulate_predictors(summaries)],
         ),
         Part(
@@ -309,18 +280,20 @@ def list_parts(
         ),
         Part(
             "Attacks, one by one",
-            "The curves fall as long as a training learns; one that still falls at its end would "
-            "rebuild better with more budget."
-            if "learning" in svgs
-            else "",
-            plots("learning"),
+            plots=plots("learning"),
             tables=[attacks],
             lines=() if attacks.rows else ["No attack was run. `fedcel attack` runs them."],
         ),
         Part("Not measured, so nothing is claimed about these", lines=list_skipped(summaries)),
-        Part("Settings in which the variants differ", tables=[tables.select_differing(settings)]),
-        Part("All settings", tables=[settings]),
-        Part("What this shows and what it does not", lines=limits),
+        Part("Settings, those that differ first", tables=[tables.tabulate_settings(summaries)]),
+        Part(
+            "What this shows and what it does not",
+            lines=list(
+                verdict.list_limits(
+                    conclusion, report.book.failed, (rows[0].attack for rows in report.live)
+                )
+            ),
+        ),
     ]
 
 

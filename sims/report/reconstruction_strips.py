@@ -1,7 +1,7 @@
 """Strips of pictures: reconstructions and guesses below their originals, and leak maps."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import NamedTuple
 
@@ -9,22 +9,26 @@ import matplotlib as mpl
 import numpy as np
 import PIL.Image
 from jaxtyping import Float, UInt8
+from torch import Tensor
 
+from fedcel.leakage import LeakMaps
 from sims.report.book import FinishedRun, Images
 from sims.report.summary import Summary
 from sims.report.verdict import percent
 
 REFERENCE_NAMES = {"targets": "originals", "class-mean": "label only (mean of the class)"}
+SENT = "sent"
+"""Name of the strip of the images themselves."""
 TILE = 32  # pixels: smaller images are enlarged, each pixel to a square
 GAP = 4
 GUESSED = 5
 """Messages whose guesses stand at the top: as many as a narrow screen has room for."""
 ORDINALS = ("first", "second", "third")
 LOSSLESS = 64  # pixels a side, up to which a picture is kept to the last bit
-QUALITIES = (85, 60, 30)
-"""Of WebP: the first by which a larger picture is small enough."""
-PAGE_BYTES = 8_000_000
-"""All pictures of a page together, at most."""
+QUALITY = 60  # of WebP, in which larger pictures are
+LARGEST = 256  # pixels a side of a picture on a page
+PAGE_PICTURES = 600
+"""Pictures of a page: where there are many strips, fewer images of each are shown."""
 MAPS_NOTE = (
     "“Exposed” is the diagonal of the message's Fisher information about the pixels, on a "
     "logarithmic scale; “unknown” is the standard deviation of each pixel given the message, and "
@@ -32,11 +36,8 @@ MAPS_NOTE = (
     "same for all rows: exposed from {low:.2g} to {high} per squared pixel, unknown from 0 "
     "to {deviation:.2g}."
 )
-SENT = "sent"
-"""Name of the strip of the images themselves."""
 DECADES = 3
 """Powers of ten that the scale of the information spans."""
-Maps = Float[np.ndarray, "T C H W"]
 
 
 class Strip(NamedTuple):
@@ -47,15 +48,12 @@ class Strip(NamedTuple):
     images: Images
     notes: Sequence[str] = ()
     """Text below each image, or none."""
-    limit: int = PAGE_BYTES
-    """Bytes of each picture on the page, at most."""
 
     @property
     def pictures(self) -> list[tuple[str, str]]:
         """Each image as a data URL, and the text below it."""
         notes = [*self.notes, *[""] * (len(self.images) - len(self.notes))]
-        sources = (encode_picture(image, self.limit) for image in self.images)
-        return list(zip(sources, notes, strict=True))
+        return list(zip(map(encode_picture, self.images), notes, strict=True))
 
     @property
     def is_small(self) -> bool:
@@ -63,33 +61,33 @@ class Strip(NamedTuple):
         return bool(max(self.images.shape[2:]) <= LOSSLESS)
 
 
-def limit_strips(*groups: Sequence[Strip]) -> list[list[Strip]]:
-    """Return the strips of a page with as many bytes for each picture as keep it small."""
-    count = sum(len(strip.images) for strips in groups for strip in strips)
-    limit = PAGE_BYTES // max(1, count)
-    return [[strip._replace(limit=limit) for strip in strips] for strips in groups]
+class MappedEncoder(NamedTuple):
+    """Leak maps of an encoder, and the strips above them."""
+
+    name: str
+    pictures: Sequence[Strip]
+    maps: LeakMaps
 
 
-def encode_picture(image: Float[np.ndarray, "C H W"], limit: int) -> str:
-    """Return an image as a data URL of at most `limit` bytes, or of one pixel.
+def make_image_strips(images: Mapping[str, Tensor], count: int | None = None) -> list[Strip]:
+    """Return a strip of the images, or of the first ones, under each name."""
+    return [Strip("", name, rows[:count].double().numpy()) for name, rows in images.items()]
 
-    Lossless where it is small; else, or where that is too long, WebP of lower and lower quality,
-    and at half the size, a quarter and so on.
-    """
-    pixels = tile_images(image[None], least_side=0)[..., :3]
-    picture = PIL.Image.fromarray(pixels)
-    ways = [("WEBP", quality) for quality in QUALITIES]
-    if max(picture.size) <= LOSSLESS:
-        ways = [("PNG", 100), *ways]  # it has no quality
-    while True:
-        for form, quality in ways:
-            file = BytesIO()
-            picture.save(file, form, optimize=True, quality=quality)
-            encoded = base64.b64encode(file.getvalue()).decode()
-            source = f"data:image/{form.lower()};base64,{encoded}"
-            if len(source) <= limit or max(picture.size) == 1:
-                return source
-        picture = picture.reduce(2)
+
+def limit_strips(strips: Sequence[Strip]) -> list[Strip]:
+    """Return strips of as many images as a page has room for, two at least."""
+    count = max(2, PAGE_PICTURES // max(1, len(strips)))
+    return [strip._replace(images=strip.images[:count], notes=strip.notes[:count])
+            for strip in strips]  # fmt: skip
+
+
+def encode_picture(image: Float[np.ndarray, "C H W"]) -> str:
+    """Return an image as a data URL: lossless where it is small, else as WebP."""
+    picture = PIL.Image.fromarray(tile_images(image[None], least_side=0)[..., :3])
+    side, file = max(picture.size), BytesIO()
+    form = "PNG" if side <= LOSSLESS else "WEBP"
+    picture.reduce(-(-side // LARGEST)).save(file, form, optimize=True, quality=QUALITY)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def name_classes(run: FinishedRun, labels: Sequence[int]) -> list[str]:
@@ -119,7 +117,7 @@ def list_guesses(summary: Summary) -> list[Strip]:
     if not (guesses or rebuilt):
         return []
     originals = (guesses or rebuilt)["targets"]
-    strips = [Strip("", "sent", originals, name_targets(run, originals))]
+    strips = [Strip("", SENT, originals, name_targets(run, originals))]
     attack = next((name for name in summary.worst_attacks if name in rebuilt), None)
     if attack and np.array_equal(rebuilt["targets"], originals[: len(rebuilt["targets"])]):
         strips.append(Strip("", f"rebuilt ({attack})", rebuilt[attack]))
@@ -197,27 +195,25 @@ def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
     )
 
 
-def draw_leak_strips(
-    maps: Sequence[tuple[str, Sequence[Strip], Maps, Maps]], prior: Maps
-) -> tuple[list[Strip], str]:
-    """Return pictures and maps of several encoders in one colour scale each, and their note.
-
-    Args:
-        maps: Of each encoder its name, strips that come first, information and deviation.
-        prior: Deviation of each pixel without a message, (1, C, H, W).
-    """
-    high = max(float(sum_channels(information).max()) for _, _, information, _ in maps)
-    deepest = max(float(mean_channels(part).max()) for part in (prior, *(m[3] for m in maps)))
+def draw_leak_strips(encoders: Sequence[MappedEncoder]) -> tuple[list[Strip], str]:
+    """Return pictures and maps of several encoders in one colour scale each, and their note."""
+    if not encoders:
+        return [], ""
+    maps = [encoder.maps for encoder in encoders]
+    exposed = [part.information.double().sum(1).numpy() for part in maps]
+    deviations = [*(part.deviation for part in maps), maps[0].prior_deviation[None]]
+    *unknown, without = (part.double().square().mean(1).sqrt().numpy() for part in deviations)
+    high = max(part.max() for part in exposed) or 1.0
+    deepest = max(part.max() for part in (*unknown, without)) or 1.0
     strips: list[Strip] = []
-    for name, pictures, information, deviation in maps:
-        exposed = sum_channels(information) / (high or 1)
-        share = 1 + np.log10(np.maximum(exposed, 10.0**-DECADES)) / DECADES
-        unknown = mean_channels(deviation) / (deepest or 1)
-        strips += [s if s.name == SENT else s._replace(group=name) for s in pictures]
-        strips.append(Strip(name, "exposed", paint(share)))
-        strips.append(Strip(name, "unknown", paint(unknown)))
-    count = len(maps[0][2])
-    without = np.broadcast_to(mean_channels(prior) / (deepest or 1), (count, *prior.shape[2:]))
+    for encoder, bright, open_part in zip(encoders, exposed, unknown, strict=True):
+        share = 1 + np.log10(np.maximum(bright / high, 10.0**-DECADES)) / DECADES
+        strips += [
+            *(s if s.name == SENT else s._replace(group=encoder.name) for s in encoder.pictures),
+            Strip(encoder.name, "exposed", paint(share)),
+            Strip(encoder.name, "unknown", paint(open_part / deepest)),
+        ]
+    without = np.broadcast_to(without / deepest, unknown[0].shape)
     strips.append(Strip("", "unknown without a message", paint(without)))
     shown = f"{high:,.0f}" if high >= 10 else f"{high:.2g}"
     return strips, MAPS_NOTE.format(low=high / 10**DECADES, high=shown, deviation=deepest)
@@ -225,33 +221,21 @@ def draw_leak_strips(
 
 def list_leak_strips(summaries: Sequence[Summary]) -> tuple[list[Strip], str]:
     """Return the maps of each variant's first run, nothing where no run has them."""
-    maps: list[tuple[str, Sequence[Strip], Maps, Maps]] = []
-    priors: list[Maps] = []
+    encoders: list[MappedEncoder] = []
     for summary in summaries:
         guesses = summary.runs[0].guesses
         if "leak-information" not in guesses:
             continue
-        first = slice(GUESSED)
-        rebuilt = [s for s in list_guesses(summary) if s.name.startswith((SENT, "rebuilt"))]
-        pictures = rebuilt if not maps else [s for s in rebuilt if s.name != SENT]
-        information, deviation = (
-            guesses[key][first].double().numpy() for key in ("leak-information", "leak-deviation")
+        shown = ("rebuilt",) if encoders else (SENT, "rebuilt")
+        pictures = [strip for strip in list_guesses(summary) if strip.name.startswith(shown)]
+        maps = LeakMaps(
+            guesses["leak-information"][:GUESSED],
+            guesses["leak-deviation"][:GUESSED],
+            guesses["prior-deviation"],
+            is_exact=True,
         )
-        maps.append((summary.label, pictures, information, deviation))
-        priors.append(guesses["prior-deviation"].double().numpy()[None])
-    return draw_leak_strips(maps, priors[0]) if maps else ([], "")
-
-
-def sum_channels(information: Maps) -> Float[np.ndarray, "T H W"]:
-    """Add up the information of a pixel's channels."""
-    totals: Float[np.ndarray, "T H W"] = information.sum(1)
-    return totals
-
-
-def mean_channels(deviation: Maps) -> Float[np.ndarray, "T H W"]:
-    """Return the root mean square of a pixel's channels."""
-    means: Float[np.ndarray, "T H W"] = np.sqrt(np.square(deviation).mean(1))
-    return means
+        encoders.append(MappedEncoder(summary.label, pictures, maps))
+    return draw_leak_strips(encoders)
 
 
 def paint(shares: Float[np.ndarray, "T H W"]) -> Float[np.ndarray, "T 3 H W"]:

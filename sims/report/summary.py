@@ -1,16 +1,16 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from fedcel.metrics import is_at_chance
 from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
 from sims.report.table import DASH
-from sims.results.bench_rows import hold_to_common, hold_to_common_per_point
-from sims.results.columns import ACCURACY, COLUMNS, Column, Measures
-from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples, resample_rows
+from sims.results.columns import ACCURACY, POSITIONS, Column
+from sims.results.intervals import Estimate, estimate, estimate_samples, measure_rows
 from sims.results.records import BenchRow, RunResult, attribute
 
 
@@ -22,14 +22,14 @@ class Summary:
         label: Name of the variant, with the strength where that tells two summaries apart.
         rows: Row of each cell, one or more, held to its worst attack.
         runs: Their runs.
-        samples: Measures of the rows in bootstrap samples of the test images, the same samples in
-            all summaries.
+        measured: Measures of the rows, and the same in bootstrap samples of the test images, the
+            same samples in all summaries.
     """
 
     label: str
     rows: tuple[BenchRow, ...]
     runs: tuple[FinishedRun, ...]
-    samples: Measures = field(default_factory=lambda: np.empty((0, 1, len(COLUMNS))))
+    measured: Float[np.ndarray, "S R K"]
 
     @property
     def row(self) -> BenchRow:
@@ -52,17 +52,13 @@ class Summary:
         return [run.result for run in self.runs]
 
     def measure(self, column: Column) -> Estimate:
-        """Return mean and interval of a measure of the rows, or else of the runs' results.
-
-        Where values of each test image were kept, the interval goes over images, too.
-        """
+        """Return mean and interval of a measure of the rows, or else of the runs' results."""
+        if column.key in POSITIONS:
+            values = self.measured[..., POSITIONS[column.key]]
+            if not np.isnan(values[0]).all():
+                return estimate_samples(values)
         name = attribute(column.key)
-        values = [
-            getattr(run.result, name, None) if value is None else value
-            for row, run in zip(self.rows, self.runs, strict=True)
-            for value in [row.measure(column.key)]
-        ]
-        return crossed_interval(values, mean_samples(self.samples, column.key))
+        return estimate(getattr(result, name, None) for result in self.results)
 
     def mean(self, column: Column) -> float | None:
         """Return the mean of a measure; None where it was not measured."""
@@ -71,9 +67,15 @@ class Summary:
     def measure_validation(self) -> float | None:
         """Return the accuracy on the validation set, mean over the rounds after burn-in.
 
-        One round's accuracy on a small set moves by points.
+        One round's accuracy on a small set moves by points. The last round counts where none is
+        after burn-in.
         """
-        return estimate(settled_accuracy(run) for run in self.runs if run.events).mean
+        means = []
+        for run in self.runs:
+            end = burn_in_rounds(run.settings)
+            late = [event for event in run.events if event.round > end] or run.events[-1:]
+            means.append(estimate(event.accuracy for event in late).mean)
+        return estimate(means).mean
 
     @property
     def worst_attacks(self) -> list[str]:
@@ -82,12 +84,10 @@ class Summary:
 
     def name_worst(self) -> str:
         """Return the worst attacks, those cut short, and those that failed, which cannot be it."""
-        failed = sorted({name for row in self.rows for name in row.failed_attacks})
-        failures = [f"{', '.join(failed)} failed"] if failed else []
-        stopped = sorted(
-            {f"{w.attack} {w.stop_note}" for row in self.rows if (w := row.worst) and w.stop_note}
-        )
-        return " / ".join([*self.worst_attacks, *stopped, *failures]) or DASH
+        worst = [row.worst for row in self.rows if row.worst]
+        stopped = {f"{attack.attack} {attack.stop_note}" for attack in worst if attack.stop_note}
+        failed = {f"{name} failed" for row in self.rows for name in row.failed_attacks}
+        return " / ".join([*self.worst_attacks, *sorted(stopped), *sorted(failed)]) or DASH
 
     @property
     def learned_nothing(self) -> bool:
@@ -98,31 +98,16 @@ class Summary:
         return is_at_chance(accuracy, result.candidates, result.chance_accuracy)
 
 
-def settled_accuracy(run: FinishedRun) -> float | None:
-    """Return the mean validation accuracy of the rounds after burn-in, or the last round's."""
-    end = burn_in_rounds(run.settings)
-    late = [event for event in run.events if event.round > end] or run.events[-1:]
-    return estimate(event.accuracy for event in late).mean
-
-
-def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
-    """Return one summary for each variant and strength, in the order of the rows.
-
-    The worst attack is that of those that all seeds have met; with `common` that of those that all
-    cells have met: curves join strengths, and a stronger attack at one alone would bend them.
-    """
+def summarise_book(book: Book) -> tuple[Summary, ...]:
+    """Return one summary for each variant and strength, in the order of the rows."""
     points: dict[tuple[str, float | None], list[BenchRow]] = {}
-    for row in (hold_to_common if common else hold_to_common_per_point)(book.rows):
+    for row in book.rows:
         points.setdefault(row.point, []).append(row)
     variants = [variant for variant, _ in points]
-    return tuple(
-        Summary(
-            f"{rows[0].name}, {strength:g}"
-            if variants.count(variant) > 1 and strength is not None
-            else rows[0].name,
-            tuple(rows),
-            tuple(book.runs[row.run] for row in rows),
-            resample_rows(rows, book.images),
-        )
-        for (variant, strength), rows in points.items()
-    )
+    summaries = []
+    for (variant, strength), rows in points.items():
+        is_one_of_several = variants.count(variant) > 1 and strength is not None
+        label = f"{rows[0].name}, {strength:g}" if is_one_of_several else rows[0].name
+        runs = tuple(book.runs[row.run] for row in rows)
+        summaries.append(Summary(label, tuple(rows), runs, measure_rows(rows, book.images)))
+    return tuple(summaries)

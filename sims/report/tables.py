@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
 from fedcel.attacks import AttackRow
 from fedcel.leakage import SequenceLeak
@@ -78,11 +77,11 @@ def tabulate_variants(
     columns: Sequence[Column],
     summaries: Sequence[Summary],
     *,
-    has_anchors: bool = True,
+    anchored: bool = True,
 ) -> Table:
     """Return a line for each summary, with its texts under `heads`; the anchors come last."""
     lines = [Line(tuple(TEXTS[head](s) for head in heads), s.measure) for s in summaries]
-    if has_anchors:
+    if anchored:
         lines += list_anchors([row for summary in summaries for row in summary.rows])
     return tabulate(name, heads, columns, lines)
 
@@ -192,48 +191,35 @@ def format_attack_rows(attacks: Sequence[AttackRow]) -> str:
     return "\n".join([*([format_columns(table)] if lines else []), *stopped, *skipped]) + "\n"
 
 
-def average_sequences(runs: Sequence[Sequence[SequenceLeak]]) -> list[SequenceLeak]:
-    """Average the leak of each number of messages over the runs that have it."""
-    by_number: dict[int, list[SequenceLeak]] = {}
-    for part in (part for run in runs for part in run):
-        by_number.setdefault(part.messages, []).append(part)
-    return [
-        SequenceLeak(number, fmean(p.bits for p in parts), fmean(p.mse for p in parts))
-        for number, parts in by_number.items()
-    ]
-
-
-def tabulate_sequences(sequences: Mapping[str, Sequence[SequenceLeak]]) -> Table:
+def tabulate_sequences(sequences: Mapping[str, Sequence[Sequence[SequenceLeak]]]) -> Table:
     """Return two rows for each encoder, bits and error, and a column for each number of messages.
 
-    `sequences` are by the name of the encoder; of a single one that may be empty.
+    `sequences` are those of an encoder's runs by its name; that of a single one may be empty.
     """
-    numbers = sorted({part.messages for parts in sequences.values() for part in parts})
+    numbers = sorted({p.messages for runs in sequences.values() for run in runs for p in run})
     rows = []
-    for name, parts in sequences.items():
-        by_number = {part.messages: part for part in parts}
+    for name, runs in sequences.items():
+        parts = [part for run in runs for part in run]
         for words, key, digits in (("bits", "bits", 1), ("least MSE", "mse", 4)):
-            values = (getattr(by_number.get(number), key, None) for number in numbers)
-            cells = [format_number(value, digits) for value in values]
-            rows.append([f"{name}, {words}" if name else words, *cells])
+            means = (
+                estimate(getattr(p, key) for p in parts if p.messages == number).mean
+                for number in numbers
+            )
+            cells = [format_number(mean, digits) for mean in means]
+            rows += [[f"{name}, {words}" if name else words, *cells]] if parts else []
     head = ("", *(f"{number} message{'s' * (number > 1)}" for number in numbers))
     return make_table("Several messages of one image", head, rows)
 
 
 def tabulate_settings(summaries: Sequence[Summary]) -> Table:
-    """Return every setting, one column a variant."""
+    """Return every setting, one column a variant; first come those in which variants differ."""
     settings = [dict(flatten_settings(dump_settings(s.runs[0].settings))) for s in summaries]
     rows = [
         (key, *(str(values.get(key, DASH)) for values in settings))
         for key in dict.fromkeys(key for values in settings for key in values)
     ]
-    return make_table("All settings", ("setting", *(s.label for s in summaries)), rows)
-
-
-def select_differing(table: Table) -> Table:
-    """Return the rows of a table of settings in which the variants differ."""
-    rows = tuple(row for row in table.rows if len({*row[1:]}) > 1)
-    return table._replace(name="Settings that differ", rows=rows)
+    rows.sort(key=lambda row: len({*row[1:]}) == 1)
+    return make_table("Settings", ("setting", *(s.label for s in summaries)), rows)
 
 
 def tabulate_live(prices: Iterable[Sequence[LiveRow]]) -> Table:

@@ -1,45 +1,36 @@
-"""All sentences of a report: verdict, cautions and limits; the wording follows the numbers."""
+"""Sentences of a report: verdict, cautions and limits; the wording follows the numbers."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary
-from sims.report.table import join_numbers
+from sims.report.table import format_number, join_numbers
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, POSITIONS
-from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
+from sims.results.intervals import MIN_SEEDS, estimate, estimate_samples
 from sims.results.records import FailedCell
 
 MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
 NO_DIFFERENCE = 0.05  # a smaller share of the undefended leak is called no difference
-LITTLE_HELP = 0.25  # a smaller share is called a little
 WEAK_ATTACK = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
-COPY_MSE = 1e-4  # of pixels in [0, 1]: a reconstruction this near is the image
-FIRST_LAYER_ATTACK = "first-layer"
 PERCENT = "\N{NO-BREAK SPACE}%"
 
-Kind = str
-"""Outcome of a comparison, a key of `VERDICTS`."""
-VERDICTS: dict[Kind, str] = {
+VERDICTS = {
     "unmeasured": "The bits that leak beyond the label were not measured, so there is no verdict.",
     "nothing-learned": "Nothing was learned, so this leak means nothing: {label} classifies "
     "{right} of {images} test images correctly, which cannot be told from a guess ({chance}). "
     "Train longer or at another rate, or lower the noise or the weight of the loss.",
-    "undefended": "Only undefended models were measured. {measures}",
     "alone": "{measures}",
     "no-baseline": "No undefended variant was measured, so no gain is shown. {measures}",
     "costs-too-much": "Every defence costs more than 2 points of the undefended {where} "
     "accuracy, {before}; the nearest, {label}, costs {cost:.1f}. {measures}",
-    "leaks-more": "No defence helps: the best leaks more. {measures}",
-    "no-difference": "No defence helps: the best leaks as much, within what can be told apart. "
-    "{measures}",
-    "helps-little": "The defence helps only a little. {measures}",
+    "no-help": "No defence is shown to leak less. {measures}",
     "helps": "{measures}",
 }
 """Sentence of each outcome; `Verdict.sentence` fills in the numbers."""
@@ -53,14 +44,12 @@ class Verdict(NamedTuple):
         summaries: All that was measured.
         base: The undefended summary.
         best: The defended one that leaks least at matched accuracy, or the nearest one.
-        compared: Number of defended ones that `best` was chosen among.
     """
 
-    kind: Kind
+    kind: str
     summaries: Sequence[Summary]
     base: Summary | None = None
     best: Summary | None = None
-    compared: int = 0
 
     @property
     def shown(self) -> Summary:
@@ -79,7 +68,7 @@ class Verdict(NamedTuple):
         base = self.base or shown
         return VERDICTS[self.kind].format(
             label=shown.label,
-            right=name_accuracy(shown),
+            right=percent(shown.mean(ACCURACY), 1),
             images=shown.row.candidates,
             chance=percent(shown.results[0].chance_accuracy, 1),
             measures=self._describe_measures(),
@@ -102,12 +91,12 @@ class Verdict(NamedTuple):
         choices, cap = shown.row.identification_candidates, shown.row.bits_cap
         picked = f"one of {choices} images" if choices else "image"
         most = "" if cap is None else f" of {cap:.1f}"
-        bits = self.compare(lambda s: f"{mean_bits(s):z.2f}")
+        bits = self.compare(lambda s: format_number(s.mean(BITS), 2))
         return (
             f"With {shown.label}, the best possible attacker picks the right {picked} in "
             f"{self.compare(lambda s: percent(s.mean(IDENTIFICATION)))} of cases, "
             f"{bits}{most} bits leak beyond the label, and accuracy is "
-            f"{self.compare(name_accuracy)}."
+            f"{self.compare(lambda s: percent(s.mean(ACCURACY), 1))}."
         )
 
 
@@ -118,61 +107,57 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     set, or on the test set where a run has no validation accuracy.
     """
     base = next((s for s in summaries if s.is_baseline), None)
-    defended = [s for s in summaries if not s.row.undefended and s.mean(BITS) is not None]
+    defended = list_defended(summaries)
     useful = [s for s in defended if not s.learned_nothing]
     best = min(useful, key=mean_bits, default=None)
     where = choose_matching(summaries)
-    kind: Kind = "undefended"
     if base is not None and base.learned_nothing:
-        kind, best = "nothing-learned", None
-    elif base is None and defended and not useful:
-        kind, best = "nothing-learned", max(defended, key=lambda s: s.mean(ACCURACY) or 0.0)
-    elif base is None or base.mean(BITS) is None:
+        return Verdict("nothing-learned", summaries, base)
+    if base is None and defended and not useful:
+        most_accurate = max(defended, key=lambda s: s.mean(ACCURACY) or 0.0)
+        return Verdict("nothing-learned", summaries, None, most_accurate)
+    if base is None or base.mean(BITS) is None:
         kind = "unmeasured" if best is None else "alone" if len(summaries) == 1 else "no-baseline"
-        base = None
-    elif matched := [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]:
-        best = min(matched, key=mean_bits)
-        kind = judge_drop(base, best)
-    elif defended:
-        best = min(defended, key=lambda s: accuracy_cost(base, s, where))
-        kind = "costs-too-much"
-    return Verdict(kind, summaries, base, best, len(defended))
+        return Verdict(kind, summaries, None, best)
+    if not defended:
+        return Verdict("alone", summaries, base)
+    matched = [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]
+    if not matched:
+        nearest = min(defended, key=lambda s: accuracy_cost(base, s, where))
+        return Verdict("costs-too-much", summaries, base, nearest)
+    best = min(matched, key=mean_bits)
+    return Verdict("helps" if leaks_less(base, best) else "no-help", summaries, base, best)
 
 
-def judge_drop(base: Summary, best: Summary) -> Kind:
-    """Return how much less leaks at matched accuracy, as a kind of verdict."""
-    drop = 1 - mean_bits(best) / mean_bits(base) if mean_bits(base) > 0 else 0.0
-    if drop < -NO_DIFFERENCE:
-        return "leaks-more"
-    if drop <= NO_DIFFERENCE or not is_separated(base, best):
-        return "no-difference"
-    return "helps-little" if drop < LITTLE_HELP else "helps"
+def list_defended(summaries: Iterable[Summary]) -> list[Summary]:
+    """Return the defended summaries whose bits were measured."""
+    return [s for s in summaries if not s.row.undefended and s.mean(BITS) is not None]
 
 
-def is_separated(base: Summary, best: Summary) -> bool:
-    """Whether fewer bits leak beyond doubt: the 95 % interval of the drop, paired by seed.
+def leaks_less(base: Summary, best: Summary) -> bool:
+    """Whether fewer bits leak, by more than 5 %, and beyond doubt where there are three seeds.
 
-    It goes over test images, too, where values of each were kept. With fewer than three common
-    seeds there is no interval, and the means decide.
+    There the 95 % interval of the drop, paired by seed and over test images, must not hold 0.
     """
+    if mean_bits(best) >= (1 - NO_DIFFERENCE) * mean_bits(base):
+        return False
     before, after = (
         {
-            row.seed: np.append(row.bits_beyond_label, s.samples[:, n : n + 1, POSITIONS[BITS.key]])
-            for n, row in enumerate(s.rows)
+            row.seed: summary.measured[:, number, POSITIONS[BITS.key]]
+            for number, row in enumerate(summary.rows)
             if row.bits_beyond_label is not None
         }
-        for s in (base, best)
+        for summary in (base, best)
     )
-    seeds = sorted(before.keys() & after.keys())
-    if len(seeds) < MIN_SEEDS:
+    length = min(len(base.measured), len(best.measured))
+    drops = [before[seed][:length] - after[seed][:length] for seed in before if seed in after]
+    if len(drops) < MIN_SEEDS:
         return True
-    length = min(map(len, (*before.values(), *after.values())))
-    drops = np.stack([before[seed][:length] - after[seed][:length] for seed in seeds])
-    drop = crossed_interval(drops[:, 0], drops[:, 1:].mean(0))
+    drop = estimate_samples(np.stack(drops, 1))
     return drop.half is None or (drop.mean or 0.0) > drop.half
 
 
-def choose_matching(summaries: Sequence[Summary]) -> Literal["validation", "test"]:
+def choose_matching(summaries: Sequence[Summary]) -> str:
     """Return the images on which accuracy is matched: validation, if all were scored there."""
     return "test" if None in [s.measure_validation() for s in summaries] else "validation"
 
@@ -199,45 +184,17 @@ def percent(value: float | None, digits: int = 0) -> str:
     return "an unmeasured share" if value is None else f"{100 * value:.{digits}f}{PERCENT}"
 
 
-def name_accuracy(summary: Summary) -> str:
-    """Return the accuracy on test images as percent."""
-    return percent(summary.mean(ACCURACY), 1)
-
-
 def describe_attack(verdict: Verdict) -> str:
     """Compare the worst trained attack with knowing only the label; "" where there was none."""
-    shown, label_only = verdict.shown, verdict.shown.mean(ORACLE_MSE)
+    shown = verdict.shown
     if shown.mean(MSE) is None:
         return ""
-
-    def show(summary: Summary) -> str:
-        error = summary.mean(MSE)
-        return "not measured" if error is None else f"{error:.4f}"
-
-    names = " or ".join(shown.worst_attacks) or "the worst attack"
-    text = f"The best reconstruction by a trained attack ({names}) has MSE {verdict.compare(show)}"
-    return text + (f", the average image of the class {label_only:.4f}." if label_only else ".")
-
-
-def describe_single_image_updates(verdict: Verdict) -> str:
-    """Warn of updates that give their image away, which only noise on updates prevents."""
-    runs = verdict.shown.runs
-    rows = [row for run in runs for row in run.attacks if row.attack == FIRST_LAYER_ATTACK]
-    errors = [row.mse for row in rows if row.mse is not None]
-    is_single = any(
-        run.result.smallest_update_images == 1 and not run.settings.update.noise for run in runs
+    error = verdict.compare(lambda s: format_number(s.mean(MSE), 4))
+    label_only = format_number(shown.mean(ORACLE_MSE), 4)
+    return (
+        f"The best reconstruction by a trained attack ({' or '.join(shown.worst_attacks)}) has MSE "
+        f"{error}, the average image of the class {label_only}."
     )
-    if errors and min(errors) <= COPY_MSE:
-        return (
-            f"An update made of one image gives it away: {FIRST_LAYER_ATTACK} reads it off (MSE "
-            f"{min(errors):.4f}).{' In this run there are such updates.' if is_single else ''}"
-        )
-    if is_single and not errors:
-        return (
-            "An update of this run is made of a single image, and may give it away: "
-            f"`fedcel attack RUN --set attack.names={FIRST_LAYER_ATTACK}` tries to read it off."
-        )
-    return ""
 
 
 def describe_seeds(summaries: Sequence[Summary]) -> str:
@@ -255,17 +212,17 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
 
 
 def describe_left_out(runs: Sequence[FinishedRun]) -> str:
-    """Return in how many rounds clients were left out, and the weight kept; "" for none."""
-    rounds = [event for run in runs for event in run.events]
-    incomplete = sum(bool(event.rejected) for event in rounds)
-    if not incomplete:
+    """Return in how many rounds clients were left out, why, and the weight kept; "" for none."""
+    events = [event for run in runs for event in run.events]
+    reasons = Counter(reply.reason for event in events for reply in event.rejected)
+    if not reasons:
         return ""
-    shares = [event.share for event in rounds]
-    several = f" of {len(runs)} runs" if len(runs) > 1 else ""
+    shares = [event.share for event in events]
+    texts = "; ".join(f"{number} × {reason}" for reason, number in reasons.most_common())
     return (
-        f"Clients were left out in {incomplete} of {len(rounds)} rounds{several}: "
-        f"{fmean(shares):.1%} of the clients' weight was kept on average, {min(shares):.1%} in the "
-        "worst round."
+        f"Clients were left out in {sum(bool(event.rejected) for event in events)} of "
+        f"{len(events)} rounds ({texts}): {fmean(shares):.1%} of the clients' weight was kept on "
+        f"average, {min(shares):.1%} in the worst round."
     )
 
 
@@ -281,6 +238,13 @@ def find_alarms(summaries: Iterable[Summary]) -> list[str]:
 
 def list_cautions(verdict: Verdict) -> Iterator[str]:
     """Yield the cautions that these numbers call for."""
+    if any(
+        r.result.smallest_update_images == 1 and not r.settings.update.noise for r in verdict.runs
+    ):
+        yield (
+            "An update of a client was made of a single image, and gives it away if "
+            "`fedcel attack RUN --set attack.names=first-layer` can read it off."
+        )
     noises = [s.row.noise for s in (verdict.base, verdict.best) if s and s.row.noise is not None]
     if len({*noises}) == 2:
         yield (
@@ -292,10 +256,10 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
             f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
             "small leak is no defence's doing."
         )
-    errors = ((s.label, s.mean(MSE), s.mean(ORACLE_MSE)) for s in verdict.summaries)
     weak = [
-        f"{label} ({error:.4f}, label only {label_only:.4f})"
-        for label, error, label_only in errors
+        f"{s.label} ({error:.4f}, label only {label_only:.4f})"
+        for s in verdict.summaries
+        for error, label_only in [(s.mean(MSE), s.mean(ORACLE_MSE))]
         if error is not None and label_only and error > WEAK_ATTACK * label_only
     ]
     if weak:
@@ -312,6 +276,9 @@ KNOWLEDGE_LIMITS = {
     "here. The targets are test images that no attack had.",
 }
 STANDING_LIMITS = (
+    "The optimal attacker sees what the encoder sends and knows the encoder and the law of the "
+    "noise: nobody who sees the same tells these test images apart better. With more images the "
+    "bits and their cap grow: compare at equal M.",
     "Other images, networks, cuts or defences than those in the table give other numbers.",
     "The numbers hold only while each device adds the noise it was measured with and sends the "
     "same image with the same noise. Less noise, or fresh noise on repeats, leaks more.",
@@ -327,22 +294,18 @@ def list_limits(
 ) -> Iterator[str]:
     """Yield the limits of a report; `served` are the attacks on a live service."""
     runs, shown = verdict.runs, verdict.shown
-    if verdict.best and verdict.compared > 1 and verdict.kind != "costs-too-much":
+    compared = len(list_defended(verdict.summaries))
+    if verdict.best and compared > 1 and verdict.kind != "costs-too-much":
         yield (
-            f"{shown.label}, named at the top, is the best of {verdict.compared} variants on the "
-            f"same test images, so its numbers are slightly optimistic. The "
+            f"{shown.label}, named at the top, is the best of {compared} variants on the same test "
+            "images, so its numbers are slightly optimistic. The "
             f"{choose_matching(verdict.summaries)} accuracy decides which variants match."
         )
     rows = [row for summary in verdict.summaries for row in summary.rows]
     if sizes := join_numbers(row.candidates for row in rows):
         caps = join_numbers(row.bits_cap and round(row.bits_cap, 1) for row in rows)
-        yield (
-            "The optimal attacker sees what the encoder sends and knows the encoder and the law of "
-            "the noise: nobody who sees the same tells these images apart better. It is exact for "
-            f"the M = {sizes} test images, up to Monte Carlo error"
-            + (f"; at most {caps} bits could leak beyond the label" if caps else "")
-            + ". With more images the bits and their cap grow: compare at equal M."
-        )
+        most = f"; at most {caps} bits could leak beyond the label" if caps else ""
+        yield f"Bits are of M = {sizes} test images, up to Monte Carlo error{most}."
     floor = estimate(result.answer_bits for result in shown.results).mean
     if floor is not None:
         yield (
@@ -362,11 +325,7 @@ def list_limits(
         )
     tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | {*served}
     if untried := [name for name in ATTACKS if name not in tried]:
-        yield (f"Attacks of fedcel that were not run, and may reach further: {', '.join(untried)}.")
+        yield f"Attacks of fedcel that were not run, and may reach further: {', '.join(untried)}."
     unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
     yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)
     yield from STANDING_LIMITS
-    events = [event for run in runs for event in run.events]
-    rejected = Counter(reply.reason for event in events for reply in event.rejected)
-    texts = [f"{number} × {reason}" for reason, number in rejected.most_common()]
-    yield f"Replies of clients left out in {len(events)} rounds: {'; '.join(texts) or 'none'}."

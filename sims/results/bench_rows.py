@@ -33,7 +33,7 @@ AttackKey = tuple[AttackId, int | None]
 
 
 def read_bench_rows(folder: Path) -> list[BenchRow]:
-    """Read the rows of a bench, one or more; none is held to an attack yet.
+    """Read the rows of a bench, one or more, each held to the worst attack that all have met.
 
     RunError where bench.json is missing, empty, or damaged.
     """
@@ -44,7 +44,7 @@ def read_bench_rows(folder: Path) -> list[BenchRow]:
     rows = read_records(path, BenchRow, BENCH_AGAIN)
     if not rows:
         raise RunError(f"{path} has no rows; run `fedcel bench` first")
-    return rows
+    return hold_to_common(rows)
 
 
 def update_bench(folder: Path) -> list[BenchRow]:
@@ -142,12 +142,3 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
         worst = find_worst_attack(attack for key, attack in attacks.items() if key in common)
         compared.append(row.model_copy(update={"worst": worst}))
     return compared
-
-
-def hold_to_common_per_point(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Hold each cell to the worst of the attacks that all seeds of its point have met."""
-    points: dict[tuple[str, float | None], list[BenchRow]] = {}
-    for row in rows:
-        points.setdefault(row.point, []).append(row)
-    groups = {point: iter(hold_to_common(group)) for point, group in points.items()}
-    return [next(groups[row.point]) for row in rows]

@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from fedcel.leakage import USELESS_BITS
-from sims.results.records import BenchRow
 
 
 class Column(NamedTuple):
@@ -36,7 +35,7 @@ ORACLE_MSE = Column("oracle-mse", "class means' MSE", 4)
 STEP_RATIO = Column("train-step-ratio", "training step, ×", 2)
 ATTENTION = Column("attention-share", "attention n_eff/n", 2)
 COLUMNS = (
-    *(ACCURACY, BITS, IDENTIFICATION, MSE, RIGHT_IMAGE, STEP_RATIO, ATTENTION),
+    *(ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, RIGHT_IMAGE, STEP_RATIO, ATTENTION),
     Column("certificate-bits", "certificate, bits", 2),
     Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
     Column("population-bits", "unseen images, bits", 2, useful=USELESS_BITS),
@@ -88,8 +87,3 @@ Measures = Float[np.ndarray, "*batch K"]
 def find_columns(*keys: str) -> tuple[Column, ...]:
     """Return the columns of these measures."""
     return tuple(COLUMNS[POSITIONS[key]] for key in keys)
-
-
-def row_measures(row: BenchRow) -> Measures:
-    """Return what was measured of a cell, the scores of its worst attack among it."""
-    return np.array([row.measure(column.key) for column in COLUMNS], float)

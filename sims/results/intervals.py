@@ -10,8 +10,8 @@ section 3, on the bootstrap of crossed effects).
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import stdev
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -19,14 +19,7 @@ from jaxtyping import Float
 from fedcel import per_image
 from fedcel.metrics import NORMAL_QUANTILE, mean_half_width
 from sims.results.attack_results import IMAGE_MEASURES, attack_vector_name
-from sims.results.columns import (
-    ACCURACY,
-    BITS,
-    IDENTIFICATION,
-    POSITIONS,
-    Measures,
-    row_measures,
-)
+from sims.results.columns import ACCURACY, BITS, COLUMNS, IDENTIFICATION, POSITIONS
 from sims.results.records import BenchRow
 
 MIN_SEEDS = 3
@@ -37,57 +30,42 @@ REQUIRED = (ACCURACY.key, BITS.key)
 Vector = Float[np.ndarray, " T"]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over n values; `half` is half the width of its 95 % t-interval, `sd` their spread."""
+class Estimate(NamedTuple):
+    """A mean, None where nothing was measured, and half the width of its 95 % interval."""
 
     mean: float | None = None
     half: float | None = None
-    sd: float | None = None
-    n: int = 0
-
-
-UNKNOWN = Estimate()
-"""The estimate of what was not measured."""
-
-
-def select_known(values: Iterable[float | None]) -> list[float]:
-    """Return the values that were measured: neither None nor NaN."""
-    return [value for value in values if value is not None and not math.isnan(value)]
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
     """Return the mean of what is known, and Student's 95 % interval from three values on."""
-    numbers = select_known(values)
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
     if not numbers:
-        return UNKNOWN
+        return Estimate()
     mean = sum(numbers) / len(numbers)
-    if len(numbers) < 2:
-        return Estimate(mean, n=len(numbers))
-    sd = math.sqrt(sum((value - mean) ** 2 for value in numbers) / (len(numbers) - 1))
-    half = None
-    if len(numbers) >= MIN_SEEDS:
-        variance, freedom = sd**2 / len(numbers), len(numbers) - 1
-        half = mean_half_width(mean, variance, freedom, low=-math.inf, high=math.inf, rare=0.0)
-    return Estimate(mean, half, sd, len(numbers))
+    if len(numbers) < MIN_SEEDS:
+        return Estimate(mean)
+    freedom = len(numbers) - 1
+    variance = sum((value - mean) ** 2 for value in numbers) / freedom / len(numbers)
+    half = mean_half_width(mean, variance, freedom, low=-math.inf, high=math.inf, rare=0.0)
+    return Estimate(mean, half)
 
 
-def crossed_interval(
-    seeds: Iterable[float | None], images: Iterable[float | None] = ()
-) -> Estimate:
-    """Return the mean over training seeds, and its 95 % interval over seeds and images.
+def estimate_samples(values: Float[np.ndarray, "S n"]) -> Estimate:
+    """Return a mean over n training seeds, and its 95 % interval over seeds and images.
 
-    `images` are means over seeds in bootstrap samples; without any the interval is over seeds only,
-    and below three seeds there is none. None and NaN are left out.
+    The first sample is the images as measured, the others are bootstrap samples: without any the
+    interval is over seeds only. NaN is left out.
 
     References:
         Owen, 2007, section 3: the two parts add as variances.
     """
-    of_seeds, means = estimate(seeds), select_known(images)
-    if of_seeds.half is None or len(means) < 2:
+    of_seeds, images = estimate(values[0].tolist()), values[1:].mean(1)
+    images = images[~np.isnan(images)]
+    if of_seeds.half is None or len(images) < 2:
         return of_seeds
-    half = math.hypot(of_seeds.half, NORMAL_QUANTILE * stdev(means))
-    return Estimate(of_seeds.mean, half, of_seeds.sd, of_seeds.n)
+    half = math.hypot(of_seeds.half, NORMAL_QUANTILE * stdev(images.tolist()))
+    return Estimate(of_seeds.mean, half)
 
 
 def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
@@ -99,20 +77,20 @@ def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vecto
     return {key: vectors[name] for key, name in full.items() if name in vectors}
 
 
-def resample_rows(
+def measure_rows(
     rows: Sequence[BenchRow], vectors: Mapping[str, Vector]
-) -> Float[np.ndarray, "B R K"]:
-    """Draw the test images again, 200 times, the same in all rows; measures have their `POSITIONS`.
+) -> Float[np.ndarray, "S R K"]:
+    """Return the rows' measures, by `POSITIONS`, and again in 200 samples of the test images.
 
-    A measure that some rows have vectors of is NaN in the others, and where no image of a shorter
-    vector was drawn. No sample at all where a run lacks accuracy or bits, or runs were measured on
-    different numbers of images.
+    Images are drawn alike in all rows. A measure that some rows have vectors of is NaN in the
+    others, and where no image of a shorter vector was drawn. There are no samples where a run
+    lacks accuracy or bits, or runs were measured on different numbers of images.
     """
-    measured = np.stack([row_measures(row) for row in rows])
+    measured = np.array([[row.measure(c.key) for c in COLUMNS] for row in rows], float)
     image_vectors = [row_vectors(row, vectors) for row in rows]
     counts = {len(row.get(key, ())) for row in image_vectors for key in REQUIRED}
     if len(counts) > 1 or 0 in counts:
-        return np.empty((0, *measured.shape))
+        return measured[None]
     (count,) = counts
     draw = np.random.default_rng(0)
     times = draw.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
@@ -121,7 +99,7 @@ def resample_rows(
         for number, row in enumerate(image_vectors):
             means = resampled_mean(times, row[key]) if key in row else np.nan
             samples[:, number, POSITIONS[key]] = means
-    return samples
+    return np.concatenate([measured[None], samples])
 
 
 def resampled_mean(times: Float[np.ndarray, "B T"], values: Vector) -> Float[np.ndarray, " B"]:
@@ -131,8 +109,3 @@ def resampled_mean(times: Float[np.ndarray, "B T"], values: Vector) -> Float[np.
     summed = np.where(total > 0, counts @ values, np.nan)
     means: Float[np.ndarray, " B"] = summed / np.maximum(total, 1)
     return means
-
-
-def mean_samples(samples: Measures, key: str) -> Float[np.ndarray, " B"]:
-    """Return a measure's mean over rows in each sample; NaN where a row has none."""
-    return samples[..., POSITIONS[key]].mean(-1) if key in POSITIONS else np.empty(0)

@@ -8,7 +8,7 @@ All is computed at once for S samples of the test images: the first one is the i
 the others are bootstrap samples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ from sims.results.columns import (
     POSITIONS,
     STEP_RATIO,
     Measures,
-    row_measures,
 )
 from sims.results.records import BENCH_FILE, BenchRow
 
@@ -49,6 +48,10 @@ class Match(NamedTuple):
 
     values: Float[np.ndarray, "S K"]
     is_bound: bool = False
+
+    def read(self, key: str) -> Float[np.ndarray, " S"]:
+        """Return one measure in all samples."""
+        return self.values[:, POSITIONS[key]]
 
     @property
     def is_reached(self) -> bool:
@@ -96,20 +99,15 @@ def read_curve(
     return np.where(is_never, np.nan, values), is_bound
 
 
-def measure_rows(rows: Sequence[BenchRow]) -> Float[np.ndarray, "R K"]:
-    """Return the measures of each row; RunError when one has no accuracy or no bits."""
-    measured = np.stack([row_measures(row) for row in rows])
-    for column in (ACCURACY, BITS):
-        if np.isnan(measured[:, POSITIONS[column.key]]).any():
-            raise RunError(f"{BENCH_FILE}: a row has no {column.key!r}; bench it again")
-    return measured
-
-
 def undefended_measures(rows: Sequence[BenchRow], measured: Measures) -> dict[int, Measures]:
-    """Return what the first undefended variant has by seed; RunError if a seed has none.
+    """Return what the first undefended variant has by seed.
 
-    `measured` has the rows in the axis before the last.
+    `measured` has the rows in the axis before the last. RunError where a row has no accuracy or no
+    bits, or a seed no undefended row.
     """
+    for column in (ACCURACY, BITS):
+        if np.isnan(measured[..., POSITIONS[column.key]]).any():
+            raise RunError(f"{BENCH_FILE}: a row has no {column.key!r}; bench it again")
     first = next((row.variant for row in rows if row.undefended), None)
     undefended = {
         row.seed: measured[..., number, :]
@@ -160,10 +158,7 @@ def match_curves(curves: Curves, loss: float) -> dict[str, Matches]:
         values, is_bound = read_curve(curve.points, target)
         return Match(values[:, 0], bool(is_bound[0, 0]))
 
-    return {
-        variant: {seed: match(curve) for seed, curve in seeds.items()}
-        for variant, seeds in curves.items()
-    }
+    return map_curves(curves, match)
 
 
 def average_curves(curves: Curves, most: float) -> dict[str, Matches]:
@@ -184,19 +179,21 @@ def average_curves(curves: Curves, most: float) -> dict[str, Matches]:
         values[:, shown] = np.where(helps[..., None], reached, bare)[..., shown].mean(1)
         return Match(values)
 
+    return map_curves(curves, average)
+
+
+def map_curves(curves: Curves, read: Callable[[Curve], Match]) -> dict[str, Matches]:
+    """Return what is read of each curve, by variant and seed."""
     return {
-        variant: {seed: average(curve) for seed, curve in seeds.items()}
+        variant: {seed: read(curve) for seed, curve in seeds.items()}
         for variant, seeds in curves.items()
     }
 
 
 def paired_differences(
-    ours: Mapping[int, Match], reference: Mapping[int, Match], key: str
+    ours: Matches, reference: Matches, key: str
 ) -> dict[int, Float[np.ndarray, " S"]]:
     """Return ours less reference of one measure, by seed, where both have it."""
-    place = POSITIONS[key]
-    gaps = {
-        seed: ours[seed].values[:, place] - reference[seed].values[:, place]
-        for seed in ours.keys() & reference.keys()
-    }
-    return {seed: gap for seed, gap in sorted(gaps.items()) if not np.isnan(gap[0])}
+    common = sorted(ours.keys() & reference.keys())
+    gaps = {seed: ours[seed].read(key) - reference[seed].read(key) for seed in common}
+    return {seed: gap for seed, gap in gaps.items() if not np.isnan(gap[0])}

@@ -25,7 +25,8 @@ from sims.report import write_report
 from sims.results.attack_results import average_attacks, lacking_settings, requested_results
 from sims.results.bench_rows import find_worst_attack, read_bench_rows, update_bench
 from sims.results.columns import ACCURACY, POSITIONS
-from sims.results.matched_accuracy import measure_rows, undefended_measures
+from sims.results.intervals import measure_rows
+from sims.results.matched_accuracy import undefended_measures
 from sims.results.records import BenchRow
 
 LOSS = 0.02
@@ -100,7 +101,7 @@ def nearest_rows(rows: Sequence[BenchRow], loss: float) -> list[BenchRow]:
 
     By the mean over seeds of the difference to the first undefended variant of each seed.
     """
-    measured = measure_rows(rows)
+    (measured,) = measure_rows(rows, {})
     undefended = undefended_measures(rows, measured)
     costs: dict[tuple[str, float | None], list[float]] = {}
     for row, values in zip(rows, measured, strict=True):

@@ -14,7 +14,7 @@ import fedcel
 from fedcel.errors import FailedError
 from fedcel.leakage import linearise
 from sims.commands.main import main
-from sims.report.cuts_page import draw_cuts
+from sims.report.cuts_page import chart_cuts
 from sims.report.cuts_table import format_error
 
 NET = f"{__name__}:build_net"
@@ -135,20 +135,21 @@ def test_a_crash_is_no_answer(
     assert ("Traceback" in printed) == (not isinstance(error, FailedError))
 
 
-def test_marks_that_would_cover_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of cuts in one place one name is drawn, the recommended one; each measure has its panel."""
+def test_the_chart_names_the_cuts_that_matter() -> None:
+    """Good cuts have a name each, all others one; each measure has its panel."""
     images = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     cuts = fedcel.compare_cuts(build_net(), images, at=["0", "1"])
     first, last = cuts.cuts
-    copies = [replace(last, layer=f"copy{number}") for number in range(4)]
-    chart = str(draw_cuts(replace(cuts, cuts=[first, last, *copies])))
-    assert cuts.recommended is last and "<!-- 1 -->" in chart
-    assert "linearised bits" in chart and "exact bits" in chart
-    assert not any(copy.layer in chart for copy in copies)
-    assert first.linearised is not None
-    close = [replace(first, linearised=replace(first.linearised, bits=bits)) for bits in (4e3, 7e3)]
-    within_decade = str(draw_cuts(replace(cuts, cuts=close)))
-    assert len(re.findall(r"<!-- \d{4} -->", within_decade)) > 1
+    worse = [replace(last, layer=f"deep{n}", macs=last.macs + n) for n in (1, 2)]
+    linearised, exact = chart_cuts(replace(cuts, cuts=[first, last, *worse])).panels
+    assert cuts.recommended is last and "linearised bits" in linearised.title
+    assert "exact bits" in exact.title and exact.title.endswith("of these 20 images")
+    names = {s.name: [point.name for point in s.points] for s in linearised.series}
+    assert names["→ 1"] == ["1"] and {"deep1", "deep2"} <= {*names["other cuts"]}
+    (answer,) = (
+        point for s in exact.series for point in s.points if point.name == cuts.answer.layer
+    )
+    assert answer.y == cuts.answer.exact_bits
 
 
 def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

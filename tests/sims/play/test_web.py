@@ -257,7 +257,7 @@ def test_it_listens_on_this_machine_unless_told(
     assert main(["play", str(bench), "--port", "0", "--variant", "clutser"]) == 2
     assert "must be one of cluster, none" in capsys.readouterr().err
     assert main(["play", str(bench / "runs" / "none-0"), "--variant", "none"]) == 2
-    assert "a single run: leave it out" in capsys.readouterr().err
+    assert "must be one of this run" in capsys.readouterr().err
     assert main(["play", str(bench.parent)]) == 2
     assert "neither bench.json nor result.json" in capsys.readouterr().err
 

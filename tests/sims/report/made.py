@@ -3,6 +3,7 @@
 from fedcel.settings import Settings
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary
+from sims.results.intervals import measure_rows
 from sims.results.records import BenchRow, CellAttack, RoundEvent, RunResult
 
 
@@ -35,4 +36,4 @@ def cell(
     )  # fmt: skip
     events = () if validation is None else (RoundEvent(round=1, accuracy=validation),)
     run = FinishedRun("r", Settings(), events, result, (), {})
-    return Summary(label or name, tuple(rows), (run,) * len(rows))
+    return Summary(label or name, tuple(rows), (run,) * len(rows), measure_rows(rows, {}))

@@ -11,7 +11,6 @@ from safetensors.numpy import save_file
 from fedcel.errors import RunError
 from sims.report.book import read_book, read_finished
 from sims.report.summary import summarise_book
-from sims.results.bench_rows import hold_to_common_per_point
 from sims.results.columns import MSE
 from tests.sims.report.conftest import attack_of
 
@@ -25,7 +24,7 @@ ATTACKED = (
 def test_bench_is_read(make_bench: Make) -> None:
     """Rows, runs, settings, events, attacks and images are there."""
     book = read_book(make_bench())
-    assert (book.title, book.kind, len(book.rows)) == ("Digits: what leaks", "bench", 3)
+    assert (book.title, len(book.rows)) == ("Digits: what leaks", 3)
     run = book.runs[book.rows[0].run]
     assert run.settings.chain.burn_in == 0.8
     assert run.result.private["4.0"].top1_kept == 0.84
@@ -38,9 +37,9 @@ def test_bench_is_read(make_bench: Make) -> None:
 def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     """The worst attack of a run is the one with the lowest mean MSE over its seeds."""
     book = read_book(make_bench() / "runs" / "0-0")
-    (row,) = hold_to_common_per_point(book.rows)
+    (row,) = book.rows
     assert row.worst
-    assert (book.kind, row.worst.attack, row.title) == ("run", "decoder", "0-0")
+    assert (row.worst.attack, row.title) == ("decoder", "0-0")
     assert row.worst.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
     assert row.worst.identification_1 == pytest.approx(0.21)
 
@@ -70,10 +69,9 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
         row |= {"identification-candidates": 100, "attacks": [attack_of(0.05, targets=400), few]}
     (folder / "bench.json").write_text(json.dumps(rows))
     book = read_book(folder)
-    for common in (False, True):
-        assert [(s.worst_attacks, s.measure(MSE).mean) for s in summarise_book(book, common)] == [
-            (["decoder"], 0.05)
-        ] * 3
+    assert [(s.worst_attacks, s.measure(MSE).mean) for s in summarise_book(book)] == [
+        (["decoder"], 0.05)
+    ] * 3
 
 
 def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> None:

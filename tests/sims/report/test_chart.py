@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.container import ErrorbarContainer
 
 from sims.report.chart import (
     Chart,
@@ -42,14 +42,13 @@ ALL = Chart(
         ),
         Panel("low", [
             Series("curve", LOOK, [Point(1, 5, y_low=4, y_high=6), Point(2, 6, y_low=5, y_high=8)]),
-            Series("bars", LOOK._replace(filled=False), [Point(0.5, 9)], "bars"),
         ]),
     ],
 )  # fmt: skip
 
 
 def test_everything_is_drawn() -> None:
-    """Points with their intervals, a band, bars, marks and notes; aids are in no legend."""
+    """Points with their intervals, a band, marks and notes; aids are in no legend."""
     figure = draw_chart(ALL)
     upper, lower = figure.axes
     (drawn,) = (c for c in upper.containers if isinstance(c, ErrorbarContainer))
@@ -61,10 +60,8 @@ def test_everything_is_drawn() -> None:
     np.testing.assert_allclose(np.asarray(lower.lines[0].get_xydata()), [(1, 5), (2, 6)])
     band = np.asarray(lower.collections[0].get_paths()[0].vertices)
     assert {(1, 4), (1, 6), (2, 5), (2, 8)} <= {(x, y) for x, y in band.tolist()}
-    (bars,) = (c for c in lower.containers if isinstance(c, BarContainer))
-    assert [bar.get_height() for bar in bars] == [9]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == [r" _a \$b\$", "curve", "bars"]
+    assert names == [r" _a \$b\$", "curve"]
     assert (upper.get_xlabel(), lower.get_xlabel()) == ("", "across")
 
 
@@ -83,7 +80,6 @@ def test_three_files_the_same_each_time(tmp_path: Path) -> None:
         ["up", "c", "3", "4", *[""] * 4],
         ["low", "curve", "1", "5", "", "", "4", "6"],
         ["low", "curve", "2", "6", "", "", "5", "8"],
-        ["low", "bars", "0.5", "9", *[""] * 4],
     ]
 
 
@@ -111,4 +107,4 @@ def test_long_names_stand_one_below_the_other(longest: int, columns: int) -> Non
     names = [f"{n}{'n' * (longest - 1)}" for n in range(4)]
     assert count_columns(names) == columns
     panel = Panel("y", [Series(name, LOOK, [Point(1, 2)]) for name in names])
-    assert legend_height(panel, "panels") == pytest.approx(0.26 * 4 / columns)
+    assert legend_height(panel) == pytest.approx(0.26 * 4 / columns)

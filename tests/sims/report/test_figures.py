@@ -25,6 +25,8 @@ from sims.results.records import (
 from tests.sims.report.made import cell
 
 Make = Callable[..., Path]
+NO_ENDS = (None, None, None, None, "")
+"""Of a point without intervals and without a name."""
 
 
 def points(chart: Chart | None, panel: int = 0) -> dict[str, list[tuple[float, float]]]:
@@ -175,17 +177,25 @@ def test_nothing_to_draw() -> None:
     assert figures.make_bits_trade_off(empty) is None
     looks = figures.choose_looks(empty)
     assert all(figures.make_curve(empty, looks, curve) is None for curve in figures.CURVES.values())
-    assert figures.make_reliability({}, looks["v"], "average") is None
+    assert figures.make_reliability(empty, looks) is None
     assert figures.make_private(empty, looks) is None
 
 
-def test_empty_bins_are_left_out() -> None:
-    """A bin without samples has no point."""
+def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
+    """A bin without samples has no point; the point model's markers are open."""
     bins = ReliabilityBins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
-    chart = figures.make_reliability({"posterior": bins}, choose_look(3), "last model")
-    assert points(chart)["last model"] == [(0.9, 0.8)]
-    assert points(chart, 1) == {"last model": [(pytest.approx(0.89), 5)]}
-    assert chart is not None and chart.panels[0].series[0].look == choose_look(3)
+    result = outcome(samples=0, reliability={"posterior": bins, "point": bins})
+    run = FinishedRun("run", Settings(), (), result, (), {})
+    chart = figures.make_reliability([replace(cell("v", 0.9, 1.0), runs=(run,))],
+                                     {"v": choose_look(3)})  # fmt: skip
+    assert chart is not None
+    average, point, _ = chart.panels[0].series
+    assert (average.name, average.points) == (
+        "v, last model (no samples kept)",
+        [(0.9, 0.8, *NO_ENDS)],
+    )
+    assert average.look == choose_look(3)
+    assert point.name == "v, point model" and not point.look.filled
 
 
 def test_private_answers_are_a_curve_over_epsilon(outcome: Callable[..., RunResult]) -> None:
@@ -203,5 +213,5 @@ def test_private_answers_are_a_curve_over_epsilon(outcome: Callable[..., RunResu
     np.testing.assert_allclose(found["v"], [(1, 30), (4, 80)])
     np.testing.assert_allclose(found["ceiling"], [(1, 40), (4, 90)])
     assert marks(chart) == {"": pytest.approx(95)}
-    assert chart is not None and list(chart.ticks) == [1, 4]
+    assert chart is not None
     assert chart.panels[0].series[0].look == looks["v"] != looks["a"]

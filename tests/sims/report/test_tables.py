@@ -30,7 +30,7 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
     runs = tuple(FinishedRun("r", Settings(), (), result, (), {}) for result in (first, second))
     one = replace(cell("a", 0.9, [None, None], noise=0.3), runs=runs)
     table = tables.tabulate_variants(
-        "T", ["variant", "noise σ"], tables.DETAILS, [one, cell("b", 0.9, None)], has_anchors=False
+        "T", ["variant", "noise σ"], tables.DETAILS, [one, cell("b", 0.9, None)], anchored=False
     )
     assert len(set(table.head)) == len(table.head)
     assert dict(zip(table.head, table.rows[0], strict=True)) == {
@@ -109,9 +109,8 @@ def test_a_file_keeps_the_sequences() -> None:
 def test_rows_of_each_encoder() -> None:
     """Bits and error, mean over runs; a dash where a number of messages is missing."""
     runs = [[SequenceLeak(1, 2.0, 0.04), SequenceLeak(4, 3.0, 0.03)], [SequenceLeak(1, 4.0, 0.02)]]
-    table = tables.tabulate_sequences(
-        {"noise": tables.average_sequences(runs), "": [SequenceLeak(16, 9.0, 0.01)]}
-    )
+    single = [[SequenceLeak(16, 9.0, 0.01)]]
+    table = tables.tabulate_sequences({"noise": runs, "older run": [[]], "": single})
     assert table.head == ("", "1 message", "4 messages", "16 messages")
     assert table.rows == (
         ("noise, bits", "3.0", "3.0", "–"),

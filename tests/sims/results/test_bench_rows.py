@@ -17,7 +17,6 @@ from sims.results.bench_rows import (
     common_attacks,
     find_worst_attack,
     hold_to_common,
-    hold_to_common_per_point,
     read_bench_rows,
     read_image_vectors,
     update_bench,
@@ -82,11 +81,11 @@ def test_a_row_has_all_attacks_of_its_run(tmp_path: Path) -> None:
 
 
 def test_images_are_of_the_attack_that_a_row_is_held_to(tmp_path: Path) -> None:
-    """The report shows the strongest of each cell, tables one that both cells have met."""
+    """One that both cells have met; without one only what needs no attack has images."""
     rows = read_bench_rows(bench(tmp_path))
-    assert mean_errors(tmp_path, hold_to_common(rows)) == pytest.approx([0.05, 0.06])
-    assert mean_errors(tmp_path, hold_to_common_per_point(rows)) == pytest.approx([0.04, 0.06])
-    assert row_vectors(rows[0], read_image_vectors(tmp_path)).keys() == {
+    assert mean_errors(tmp_path, rows) == pytest.approx([0.05, 0.06])
+    alone = rows[0].model_copy(update={"worst": None})
+    assert row_vectors(alone, read_image_vectors(tmp_path)).keys() == {
         "accuracy",
         "bits-beyond-label",
     }
@@ -175,45 +174,40 @@ def test_each_seed_has_its_own_worst_attack() -> None:
         make_row("v", 1.0, DECODER, attack("hybrid", one), attack("kernel", two), seed=seed)
         for seed, (one, two) in enumerate(errors)
     ]
-    assert worst_of(hold_to_common_per_point(rows)) == [
+    assert worst_of(hold_to_common(rows)) == [
         ("hybrid", 0.02),
         ("kernel", 0.03),
         ("decoder", 0.05),
     ]
-    assert worst_of(hold_to_common(rows)) == worst_of(hold_to_common_per_point(rows))
     lacking = make_row("v", 1.0, DECODER, seed=3)
-    assert worst_of(hold_to_common_per_point([*rows, lacking])) == [("decoder", 0.05)] * 4
+    assert worst_of(hold_to_common([*rows, lacking])) == [("decoder", 0.05)] * 4
     other = make_row("v", 1.0, DECODER, attack("hybrid", 0.01, budget=4.0), seed=3)
     assert (
-        worst_of(hold_to_common_per_point([*rows, other])) == [("decoder", 0.05)] * 4
+        worst_of(hold_to_common([*rows, other])) == [("decoder", 0.05)] * 4
     )  # nor with one budget
 
 
 def test_errors_on_other_targets_are_not_compared() -> None:
     """Ten targets never take the place of 400; 400 do that of ten, even where they are harder."""
     few = attack("hybrid", 0.01, targets=10)
-    assert worst_of(hold_to_common_per_point([make_row("v", 1.0, DECODER, few)])) == [
-        ("decoder", 0.05)
-    ]
+    assert worst_of(hold_to_common([make_row("v", 1.0, DECODER, few)])) == [("decoder", 0.05)]
     many = attack("kernel", 0.06)
-    assert worst_of(hold_to_common_per_point([make_row("v", 1.0, few, many)])) == [("kernel", 0.06)]
+    assert worst_of(hold_to_common([make_row("v", 1.0, few, many)])) == [("kernel", 0.06)]
 
 
 def test_a_choice_among_five_is_none_among_a_hundred() -> None:
     """Its rate would stand beside others' as if it were theirs; ten targets are ten at most."""
     hundred = {"identification-candidates": 100}
     few = attack("hybrid", 0.02, **{"identification-candidates": 5})
-    assert worst_of(hold_to_common_per_point([make_row("v", 1.0, DECODER, few, **hundred)])) == [
+    assert worst_of(hold_to_common([make_row("v", 1.0, DECODER, few, **hundred)])) == [
         ("decoder", 0.05)
     ]
     many = attack("hybrid", 0.02, **hundred)
-    assert worst_of(hold_to_common_per_point([make_row("v", 1.0, DECODER, many, **hundred)])) == [
+    assert worst_of(hold_to_common([make_row("v", 1.0, DECODER, many, **hundred)])) == [
         ("hybrid", 0.02)
     ]
     ten = attack("hybrid", 0.02, targets=10, **{"identification-candidates": 10})
-    assert worst_of(hold_to_common_per_point([make_row("v", 1.0, ten, **hundred)])) == [
-        ("hybrid", 0.02)
-    ]
+    assert worst_of(hold_to_common([make_row("v", 1.0, ten, **hundred)])) == [("hybrid", 0.02)]
 
 
 def test_a_curve_is_of_what_all_its_cells_met() -> None:
@@ -223,7 +217,6 @@ def test_a_curve_is_of_what_all_its_cells_met() -> None:
     for other in ({"budget": 4.0}, {"revision": 2}, {"mse": None}, {"knowledge": "other"}):
         second = make_row("v", 2.0, DECODER, hybrid.model_copy(update=other))
         assert worst_of(hold_to_common([first, second])) == [("decoder", 0.05)] * 2
-        assert worst_of(hold_to_common_per_point([first, second]))[0] == ("hybrid", 0.02)
     assert common_attacks([first]) == {(DECODER.id, None), (hybrid.id, None)}
 
 

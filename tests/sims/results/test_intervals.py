@@ -8,10 +8,9 @@ from sims.results.attack_results import attack_vector_name
 from sims.results.columns import POSITIONS
 from sims.results.intervals import (
     REPLICATES,
-    crossed_interval,
     estimate,
-    mean_samples,
-    resample_rows,
+    estimate_samples,
+    measure_rows,
     resampled_mean,
 )
 from sims.results.records import BenchRow
@@ -45,8 +44,10 @@ def test_a_bootstrap_mean_by_hand() -> None:
 def test_rows_are_redrawn_alike_in_all_cells() -> None:
     """What two cells share cancels; what no vector says stays."""
     cells = rows("a", "b", **{"certificate-bits": 7.0})
-    found = resample_rows(cells, vectors("a", 1, 2, 3) | vectors("b", 2, 3, 4))
-    assert len(found) == REPLICATES
+    measured, *samples = measure_rows(cells, vectors("a", 1, 2, 3) | vectors("b", 2, 3, 4))
+    assert (measured[:, POSITIONS[BITS]] == 2.0).all()
+    assert len(samples) == REPLICATES
+    found = np.stack(samples)
     first, second = found[..., POSITIONS[BITS]].T
     np.testing.assert_allclose(second - first, 1.0)
     assert len({*first}) > 3
@@ -59,30 +60,30 @@ def test_a_measure_that_one_run_lacks_is_of_no_use_and_few_targets_are_of_some()
     cells = rows("a", "b")
     name = f"a|{attack_vector_name(attack('decoder', 0.1).id, 'mse')}"
     images = vectors("a", *range(50)) | vectors("b", *range(50)) | {name: np.array([0.1])}
-    found = resample_rows(cells, images)
-    first, second = found[..., POSITIONS["mse"]].T
+    found = measure_rows(cells, images)[..., POSITIONS["mse"]]
+    first, second = found[1:].T
     assert np.isnan(second).all()
     assert 0.2 < np.isnan(first).mean() < 0.6  # (1 - 1/50)^50 is .36
-    assert np.isnan(mean_samples(found, "mse")).all()
+    assert estimate_samples(found) == estimate([0.1, 0.1])
 
 
 def test_runs_measured_on_other_images_are_not_paired() -> None:
     """Fifty and sixty: the same place is not the same image."""
     images = vectors("a", *range(50)) | vectors("b", *range(60))
-    assert len(resample_rows(rows("a", "b"), images)) == 0
+    assert len(measure_rows(rows("a", "b"), images)) == 1
 
 
 def test_the_spread_over_samples_is_the_standard_error() -> None:
     """Of a plain mean it is sd / sqrt(T), to the noise of 200 samples."""
     values = np.random.default_rng(1).normal(size=400)
-    drawn = resample_rows(rows("a"), vectors("a", *values))[:, 0, POSITIONS[BITS]]
+    drawn = measure_rows(rows("a"), vectors("a", *values))[1:, 0, POSITIONS[BITS]]
     assert np.std(drawn) == pytest.approx(values.std() / 20, rel=0.15)
 
 
 @pytest.mark.parametrize("images", [{}, {f"a|{BITS}": np.ones(3)}, vectors("b", 1, 2)])
 def test_nothing_is_known_of_images_where_a_run_kept_none(images: dict[str, np.ndarray]) -> None:
     """Not a sample, rather than samples that do not vary."""
-    assert len(resample_rows(rows("a"), images)) == 0
+    assert len(measure_rows(rows("a"), images)) == 1
 
 
 def test_the_parts_add_as_variances() -> None:
@@ -91,11 +92,11 @@ def test_the_parts_add_as_variances() -> None:
     alone = estimate(seeds)
     assert alone.half is not None
     images = [1.0, 1.0 + 4 / 3 * alone.half / NORMAL_QUANTILE * 2**0.5]
-    found = crossed_interval(seeds, images)
-    assert found.half == pytest.approx(5 / 3 * alone.half)
-    assert crossed_interval(seeds) == alone
-    assert crossed_interval(seeds, [None, None]) == alone
-    assert crossed_interval(seeds[:2], images).half is None
+    values = np.array([seeds, *([image] * 3 for image in images)])
+    assert estimate_samples(values).half == pytest.approx(5 / 3 * alone.half)
+    assert estimate_samples(values[:1]) == alone
+    assert estimate_samples(np.array([seeds, [np.nan] * 3, [np.nan] * 3])) == alone
+    assert estimate_samples(values[:, :2]).half is None
 
 
 def coverage(of_seeds: float, of_images: float, of_both: float) -> tuple[float, float]:
@@ -105,11 +106,9 @@ def coverage(of_seeds: float, of_images: float, of_both: float) -> tuple[float, 
     for _ in range(TRIED):
         values = of_seeds * draw.normal(size=(SEEDS, 1)) + of_images * draw.normal(size=IMAGES)
         values = values + of_both * draw.normal(size=(SEEDS, IMAGES))
-        means = values.mean(1).tolist()
-        images = draw.multinomial(IMAGES, [1 / IMAGES] * IMAGES, 50) @ values.mean(0) / IMAGES
-        for number, found in enumerate(
-            (crossed_interval(means), crossed_interval(means, images.tolist()))
-        ):
+        times = draw.multinomial(IMAGES, [1 / IMAGES] * IMAGES, 50)
+        samples = np.concatenate([values.mean(1)[None], times @ values.T / IMAGES])
+        for number, found in enumerate((estimate_samples(samples[:1]), estimate_samples(samples))):
             assert found.mean is not None and found.half is not None
             holds = abs(found.mean) < found.half
             alone, both = alone + (holds and number == 0), both + (holds and number == 1)
@@ -137,6 +136,5 @@ def test_the_part_of_the_images_is_no_wider_than_their_standard_error() -> None:
     values = np.random.default_rng(2).normal(size=400)
     cells = rows("a", "b", "c", bits=float(values.mean()))
     images = vectors("a", *values) | vectors("b", *values) | vectors("c", *values)
-    found = resample_rows(cells, images)
-    half = crossed_interval([float(values.mean())] * 3, mean_samples(found, BITS)).half
+    half = estimate_samples(measure_rows(cells, images)[..., POSITIONS[BITS]]).half
     assert half == pytest.approx(1.96 * values.std() / 20, rel=0.15)

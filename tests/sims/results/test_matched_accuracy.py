@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fedcel.errors import RunError
 from sims.results import matched_accuracy
 from sims.results.columns import POSITIONS
-from sims.results.matched_accuracy import Matches, measure_rows, paired_differences, read_curve
+from sims.results.intervals import measure_rows
+from sims.results.matched_accuracy import Matches, paired_differences, read_curve
 from sims.results.records import BenchRow
 from tests.sims.results.made import attack, make_row
 
@@ -52,7 +53,7 @@ def row(
 
 
 def make_curves(rows: Sequence[BenchRow]) -> matched_accuracy.Curves:
-    return matched_accuracy.make_curves(rows, measure_rows(rows)[None])
+    return matched_accuracy.make_curves(rows, measure_rows(rows, {}))
 
 
 def match_rows(rows: Sequence[BenchRow], loss: float) -> dict[str, Matches]:
@@ -208,7 +209,7 @@ def test_rows_that_cannot_be_compared(rows: list[BenchRow], words: str) -> None:
 def test_the_first_undefended_variant_is_the_reference() -> None:
     """A second one is a row like the others."""
     rows = [*ROWS, row("other", None, 0.5, 1.0, undefended=True)]
-    bare = matched_accuracy.undefended_measures(rows, measure_rows(rows))
+    bare = matched_accuracy.undefended_measures(rows, measure_rows(rows, {})[0])
     assert name_measures(bare[0])["accuracy"] == 0.95
 
 
