@@ -100,7 +100,7 @@ def make_chart(sweeps: Mapping[str, Sweep], cap: float) -> Chart:
         for title, variants in PANELS.items()
     ]  # fmt: skip
     label = "bits beyond the label that leak (less is better)"
-    return Chart(label, panels, "panels", has_common_scale=True, is_wide=True)
+    return Chart(label, panels, is_wide=True)
 
 
 def digest_points(sweeps: Mapping[str, Sweep]) -> str:

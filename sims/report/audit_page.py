@@ -11,7 +11,6 @@ from fedcel.leakage import (
     LeakMaps,
     LinearisedLeak,
 )
-from sims.report.page import PICTURE_NOTE, Part
 from sims.report.reconstruction_strips import (
     SENT,
     MappedEncoder,
@@ -55,63 +54,40 @@ def render_audit(
     """
     bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
-    measured = Part(
-        "What one message tells",
-        "Measured by Bayes' rule over these images: no attacker who sees one message tells them "
-        "apart better. The ± is the Monte Carlo error over noise draws. The certificate bounds "
-        "every attacker on these images. “Unseen images” bounds what an image of the same "
-        "population tells on average, if the encoder was trained on none of these: an approximate "
-        "95 % limit by Student's t, which assumes that no rare image tells far more.",
-        tables=[make_measures_table(leak)],
-    )
-    rebuilt = Part("What an attacker reconstructs", "No attack that rebuilds images was run.")
+    strips: list[Strip] = []
     if inversion is not None:
         images = {"originals": inversion.targets, **inversion.reconstructions}
         strips = make_image_strips(images, SHOWN)
         strips[0] = strips[0]._replace(notes=target_names[:SHOWN])
-        rebuilt = Part(
-            rebuilt.title,
-            str(inversion),
-            strips=strips,
-            tables=[make_attacks_table(inversion.scores)],
+    encoders: list[MappedEncoder] = []
+    if maps is not None:
+        count = min([len(maps.information), *(len(strip.images) for strip in strips)])
+        above = [strip._replace(images=strip.images[:count], notes=()) for strip in strips]
+        above[:1] = [strip._replace(name=SENT) for strip in above[:1]]
+        shown = maps._replace(
+            information=maps.information[:count], deviation=maps.deviation[:count]
         )
-    parts = [measured, rebuilt]
-    if leak.linearised is not None:
-        parts.insert(1, make_picture_part(leak.linearised, maps, inversion))
+        encoders = [MappedEncoder("", above, shown)]
+    map_strips, maps_note = draw_leak_strips(encoders)
+    linearised = leak.linearised
     return render_template(
         "report/audit.html.jinja",
         title=title,
+        versions="",
         conditions=conditions,
         lines=lines,
         share=(bits or 0.0) / cap if cap else 0.0,
         bits=format_number(bits, 2),
         cap=format_number(cap, 2),
-        parts=[part._replace(is_open=True) for part in parts],
-        versions="",
-    )
-
-
-def make_picture_part(
-    linearised: LinearisedLeak, maps: LeakMaps | None, inversion: Inversion | None
-) -> Part:
-    """Return how much of the picture goes out, and the maps of the first images."""
-    strips: list[Strip] = []
-    note = ""
-    if maps is not None:
-        count, pictures = len(maps.information), list[Strip]()
-        if inversion is not None:
-            images = {SENT: inversion.targets, **inversion.reconstructions}
-            pictures = make_image_strips(images, count)
-            count = len(pictures[0].images)
-        shown = maps._replace(
-            information=maps.information[:count], deviation=maps.deviation[:count]
-        )
-        strips, note = draw_leak_strips([MappedEncoder("", pictures, shown)])
-    return Part(
-        "How much of the picture a message tells",
-        f"{PICTURE_NOTE} {note}".strip(),
+        measures=make_measures_table(leak),
+        maps=map_strips,
+        maps_note=maps_note,
+        pictures=[]
+        if linearised is None
+        else [make_picture_table(linearised), tabulate_sequences({"": [linearised.sequences]})],
         strips=strips,
-        tables=[make_picture_table(linearised), tabulate_sequences({"": [linearised.sequences]})],
+        attacks=[] if inversion is None else [make_attacks_table(inversion.scores)],
+        inversion=inversion,
     )
 
 

@@ -139,40 +139,36 @@ class Panel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Panels below one another that share their level axis, or beside one another.
+    """Panels below one another that share their level axis.
 
-    `legend` is below the chart, or below each panel.
+    `is_wide`: beside one another, with the same axes and a legend each.
     """
 
     label: str
     panels: Sequence[Panel]
-    legend: Literal["chart", "panels"] = "chart"
-    has_common_scale: bool = False
     is_wide: bool = False
 
 
 def draw_chart(chart: Chart) -> Figure:
     """Draw a chart."""
-    panels = chart.panels
+    panels, is_wide = chart.panels, chart.is_wide
     heights = [panel.height + legend_height(panel) for panel in panels]
-    size = (1.8 * WIDTH, max(heights)) if chart.is_wide else (WIDTH, sum(heights))
+    size = (1.8 * WIDTH, max(heights)) if is_wide else (WIDTH, sum(heights))
     grid: dict[str, Any] = {"nrows": len(panels), "height_ratios": heights}
-    if chart.is_wide:
-        grid = {"ncols": len(panels)}
+    if is_wide:
+        grid = {"ncols": len(panels), "sharey": True}
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        places = figure.subplots(
-            sharex=True, sharey=chart.has_common_scale, squeeze=False, **grid
-        ).flat
+        places = figure.subplots(sharex=True, squeeze=False, **grid).flat
         for axes, panel in zip(places, panels, strict=True):
             draw_panel(axes, panel)
-            if chart.legend == "panels":
+            if is_wide:
                 position = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
                 add_legend(axes, panel.series, position)
-            axes.tick_params(labelbottom=chart.has_common_scale or panel is panels[-1])
-        for axes in figure.axes if chart.is_wide else figure.axes[-1:]:
-            axes.set_xlabel(chart.label)
-        if chart.legend == "chart":
+            if is_wide or panel is panels[-1]:
+                axes.set_xlabel(chart.label)
+            axes.tick_params(labelbottom=is_wide or panel is panels[-1])
+        if not is_wide:
             series = [series for panel in panels for series in panel.series]
             add_legend(figure, series, {"loc": "outside lower center"})
     return figure

@@ -17,7 +17,7 @@ from sims.report.chart import (
     render_chart,
 )
 from sims.report.cuts_table import mark_cut, tabulate_cuts
-from sims.report.page import Part, inline_svg
+from sims.report.page import inline_svg
 from sims.report.reconstruction_strips import (
     SENT,
     MappedEncoder,
@@ -29,10 +29,6 @@ from sims.report.templates import render_template
 
 LARGE_BITS = 20.0
 """Bits above which the axis is logarithmic, but for the lowest."""
-ROUGH_MAPS = (
-    "Of large messages they are estimates: “exposed” is off by about 25 % of a pixel's value, and "
-    "“unknown” leaves out what leaks in all but the 128 directions in which images differ most."
-)
 Pictures = Mapping[str, tuple[Float[Tensor, "T C H W"], LeakMaps]]
 """Rebuilt images and maps, by layer."""
 
@@ -51,59 +47,27 @@ def render_cuts(
 
     `conditions` names model and images in a sentence; `attacks` are squared errors by layer.
     """
-    points, accuracy = comparison.limits.max_loss, comparison.accuracy_name
-    chart = inline_svg(render_chart(chart_cuts(comparison), "cuts", "svg").decode())
-    parts = [
-        Part(
-            "Leak against operations on the device",
-            "Down and left is better. Linearised bits and exact bits are different measures: "
-            "compare cuts by the first, a cut and the answer alone by the second.",
-            plots=[(f"{comparison.unit} at the most noise that {accuracy} allows", chart)],
-        ),
-        Part(
-            "Cuts",
-            "Each cut has the most noise that keeps the rest of the model within "
-            f"{points:g} percentage point{'s' * (points != 1)} of {accuracy}, in units of the "
-            "features' root mean square. “bits” are those of the linearised channel: an estimate "
-            "that does not saturate. “exact bits” count among the given images, so they have a "
-            "maximum. “unseen images” limits them for the population. “MSE” is the estimated "
-            "squared error of the best reconstruction. “→” marks the recommended cut, “·” one for "
-            "which no other leaks less at no more operations, by linearised bits, the answer alone "
-            "by its exact ones.",
-            tables=[tabulate_cuts(comparison, attacks)],
-        ),
-    ]
-    if originals is not None:
-        parts.append(show_pictures(originals, pictures))
-    return render_template(
-        "report/cuts.html.jinja",
-        title=title,
-        sentence=comparison.sentence,
-        conditions=f"{conditions} {comparison.accuracy_sentence}",
-        parts=[part._replace(is_open=True) for part in parts],
-        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-    )
-
-
-def show_pictures(originals: Float[Tensor, "T C H W"], pictures: Pictures) -> Part:
-    """Return reconstructions and leak maps at each cut, each kind of map in one colour scale."""
-    maps = [leak_maps for _, leak_maps in pictures.values()]
     encoders = [
         MappedEncoder(layer, make_image_strips({"rebuilt": rebuilt}), leak_maps)
         for layer, (rebuilt, leak_maps) in pictures.items()
     ]
-    leak_strips, note = draw_leak_strips(encoders)
-    strips = limit_strips([*make_image_strips({SENT: originals}), *leak_strips])
-    words = [
-        "Rebuilt by an attacker who owns the other images. “exposed” and “unknown” are those of "
-        "the linearised channel.",
-        note,
-    ]
-    if len(maps[0].deviation) < len(originals):
-        words.append("Of images as large as these, they are drawn for the first only.")
-    if not all(leak_maps.is_exact for leak_maps in maps):
-        words.append(ROUGH_MAPS)
-    return Part("What an attacker reconstructs", " ".join(words), strips=strips)
+    strips, maps_note = draw_leak_strips(encoders)
+    if originals is not None:
+        strips = make_image_strips({SENT: originals}) + strips
+    maps = [encoder.maps for encoder in encoders]
+    return render_template(
+        "report/cuts.html.jinja",
+        title=title,
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        cuts=comparison,
+        conditions=conditions,
+        chart=inline_svg(render_chart(chart_cuts(comparison), "cuts", "svg").decode()),
+        table=tabulate_cuts(comparison, attacks),
+        strips=limit_strips(strips),
+        maps_note=maps_note,
+        is_first_only=any(len(part.deviation) < len(strips[0].images) for part in maps),
+        is_rough=not all(part.is_exact for part in maps),
+    )
 
 
 def chart_cuts(comparison: CutComparison) -> Chart:

@@ -20,14 +20,13 @@ from sims.report.chart import (
     choose_look,
 )
 from sims.report.summary import Summary
-from sims.report.tables import list_private, name_predictor, read_epsilon
+from sims.report.tables import name_predictor
 from sims.results.columns import (
     ACCURACY,
     BITS,
     MSE,
     ORACLE_MSE,
     Column,
-    find_columns,
 )
 from sims.results.intervals import Estimate, estimate
 from sims.results.records import ReliabilityBins, RoundEvent
@@ -236,33 +235,3 @@ def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None
     diagonal = Series("", Look(FAINT, "", ":"), [Point(0, 0), Point(1, 1)])
     limits = {"xlim": (0, 1.04), "ylim": (0, 1.05)}
     return Chart("confidence", [Panel("accuracy", [*series, diagonal], axis=limits)])
-
-
-def make_private(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
-    """Chart the accuracy of private answers over epsilon, and the ceiling of any mechanism.
-
-    The dotted lines are the accuracies without privacy. None below two epsilons.
-    """
-    series, marks = list[Series](), list[Mark]()
-    ceilings: dict[float, float] = {}
-    accuracy, ceiling = find_columns("accuracy", "ceiling")
-    for summary in summaries:
-        points = []
-        for line in list_private(summary):
-            epsilon, right = read_epsilon(line.texts[-1]), line.measure(accuracy).mean
-            if right is not None and 0 < epsilon < math.inf:  # others are in the table only
-                points.append(Point(epsilon, 100 * right))
-                if (top := line.measure(ceiling).mean) is not None:
-                    ceilings[epsilon] = 100 * top
-        if len(points) > 1:
-            look = looks[summary.variant]
-            series.append(Series(summary.label, look, points))
-            if (bare := summary.mean(ACCURACY)) is not None:
-                marks.append(Mark(100 * bare, colour=look.colour, is_level=True))
-    if not series:
-        return None
-    if ceilings:
-        tops = [Point(epsilon, top) for epsilon, top in sorted(ceilings.items())]
-        series.append(Series("ceiling", Look(FAINT, "", "--"), tops))
-    panel = Panel("right private answers, %", series, marks, axis={"ylim": (0, 103)})
-    return Chart("ε of one answer", [panel])

@@ -3,8 +3,8 @@
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -22,7 +22,7 @@ from sims.report.reconstruction_strips import (
     make_strips,
 )
 from sims.report.summary import Summary, summarise_book
-from sims.report.table import Table, format_columns
+from sims.report.table import format_columns
 from sims.report.templates import render_template
 
 FIGURE_LABELS = {
@@ -33,7 +33,6 @@ FIGURE_LABELS = {
     "reliability": "Accuracy against confidence",
     "r-hat": "Split R-hat by round",
     "ess": "Effective sample size by round",
-    "private": "Accuracy of private answers over epsilon",
     "learning": "Error of trained attacks on held-out images: one that still falls at the end "
     "would rebuild better with more budget",
 }
@@ -43,30 +42,6 @@ PAGE_STEPS = 5
 """Figures that take as long as the images and the page, about."""
 LONGEST_LABEL = 30
 """Letters of a name that a terminal has room for."""
-PICTURE_NOTE = (
-    "The encoder is taken as a linear channel around each image, and images as Gaussian within "
-    "their class. So bits and the MSE of the best reconstruction are estimates, not bounds, and "
-    "have no cap. Van Trees' bound holds for any attacker and encoder if images of a class are "
-    "Gaussian. dFIL (Fisher information per pixel) and FSInfo are given to compare with other work."
-)
-
-
-class Part(NamedTuple):
-    """A part of the page below its head; what is empty is left out."""
-
-    title: str
-    note: str = ""
-    plots: Sequence[tuple[str, Markup]] = ()
-    """Captions and figures."""
-    tables: Sequence[Table] = ()
-    strips: Sequence[Strip] = ()
-    lines: Sequence[str] = ()
-    is_open: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to show but the note."""
-        return not (self.plots or self.strips or self.lines or any(t.rows for t in self.tables))
 
 
 class Report:
@@ -145,7 +120,6 @@ def make_charts(report: Report) -> dict[str, chart.Chart]:
     charts = {
         "bits": figures.make_bits_trade_off(summaries),
         "mse": figures.make_mse_trade_off(summaries),
-        "private": figures.make_private(featured, looks),
         **{name: figures.make_curve(shown, looks, c) for name, c in figures.CURVES.items()},
         "learning": figures.make_learning_curve(shown, looks),
         "reliability": figures.make_reliability(featured, looks),
@@ -157,10 +131,21 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
     """Return the page; every text from the files is escaped by the template."""
     summaries, conclusion = report.summaries, report.verdict
     guesses = {summary.label: list_guesses(summary) for summary in report.featured}
-    parts = list_parts(report, svgs, strips)
+    maps, maps_note = list_leak_strips(summaries)
+    pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
+    sequences = {s.label: [result.linearised_sequences for result in s.results] for s in pictured}
+    sampled = [(s.label, s.results[0].convergence) for s in report.featured]
+    served = (rows[0].attack for rows in report.live)
+    tabulate = partial(tables.tabulate_variants, anchored=False)
+    noises = ("variant", "noise σ")
+
+    def plots(*names: str) -> list[tuple[str, Markup]]:
+        return [(FIGURE_LABELS[name], inline_svg(svgs[name])) for name in names if name in svgs]
+
     return render_template(
         "report/report.html.jinja",
         title=report.book.title,
+        versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
         left_out=verdict.describe_left_out(conclusion.runs),
         sentence=conclusion.sentence,
         alarms=verdict.find_alarms(summaries),
@@ -169,132 +154,27 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
         first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
         seeds=verdict.describe_seeds(summaries),
         cautions=list(verdict.list_cautions(conclusion)),
-        parts=[part for part in parts if not part.is_empty],
-        versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
+        plots=plots,
+        measures=tables.tabulate_variants(
+            "Variants", ("variant", "worst attack"), tables.MAIN, summaries
+        ),
+        details=tabulate("Behind the leak", noises, tables.DETAILS, summaries),
+        maps=limit_strips(maps),
+        maps_note=maps_note,
+        picture=tabulate("How much of the picture", noises, tables.PICTURE, pictured),
+        sequences=tables.tabulate_sequences(sequences),
+        device=tabulate("Cost on the device", ["variant"], tables.DEVICE, summaries),
+        strips=limit_strips(strips),
+        attack_sentence=verdict.describe_attack(conclusion),
+        predictors=tables.tabulate_predictors(summaries),
+        convergence="; ".join(f"{label}: {text}" for label, text in sampled if text),
+        private=tables.tabulate_private(summaries),
+        live=tables.tabulate_live(report.live),
+        attacks=tables.tabulate_attacks(summaries),
+        skipped=list_skipped(summaries),
+        settings=tables.tabulate_settings(summaries),
+        limits=list(verdict.list_limits(conclusion, report.book.failed, served)),
     )
-
-
-def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> list[Part]:
-    """Return the parts of the page below its head."""
-    summaries, conclusion = report.summaries, report.verdict
-
-    def plots(*names: str) -> list[tuple[str, Markup]]:
-        return [(FIGURE_LABELS[name], inline_svg(svgs[name])) for name in names if name in svgs]
-
-    sampled = [(s.label, s.results[0].convergence) for s in report.featured]
-    convergence = "; ".join(f"{label}: {text}" for label, text in sampled if text)
-    attacks = tables.tabulate_attacks(summaries)
-    maps, maps_note = list_leak_strips(summaries)
-    pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
-    variants, noises = ("variant", "worst attack"), ("variant", "noise σ")
-    return [
-        Part(
-            "All measures",
-            tables=[tables.tabulate_variants("Variants", variants, tables.MAIN, summaries)],
-        ),
-        Part(
-            "Behind each leak",
-            "Bits and certificate are of the test images. “Unseen” bounds what an image of the "
-            "same population tells on average, whoever attacks, with 95 % confidence: by "
-            "Bernstein's inequality, which assumes only that features are bounded, and by "
-            "Student's t, which assumes that no rare image tells far more.",
-            tables=[
-                tables.tabulate_variants(
-                    "Behind the leak", noises, tables.DETAILS, summaries, anchored=False
-                )
-            ],
-        ),
-        Part(
-            "How much of the picture a message tells",
-            f"{PICTURE_NOTE} {maps_note}".strip(),
-            strips=limit_strips(maps),
-            tables=[
-                tables.tabulate_variants(
-                    "How much of the picture", noises, tables.PICTURE, pictured, anchored=False
-                ),
-                tables.tabulate_sequences(
-                    {
-                        s.label: [result.linearised_sequences for result in s.results]
-                        for s in summaries
-                    }
-                ),
-            ],
-        ),
-        Part(
-            "Cost on the device",
-            "A device runs the encoder and sends these bytes for each image. FLOPs of matrix "
-            "products and convolutions: a multiplication and an addition are two. A training step "
-            "is timed against one without the loss.",
-            tables=[
-                tables.tabulate_variants(
-                    "Cost on the device", ["variant"], tables.DEVICE, summaries, anchored=False
-                )
-            ],
-        ),
-        Part(
-            "Accuracy against leakage",
-            "Compare at equal accuracy. Thin lines join the strengths of one variant. The worst "
-            "trained attack is the one with the lowest MSE. Dashed and dotted lines are reached "
-            "without an attack.",
-            plots("bits", "mse"),
-        ),
-        Part(
-            "What an attacker reconstructs",
-            "Test images that no attacker saw. Below them, the best image of each attack. "
-            + verdict.describe_attack(conclusion),
-            strips=limit_strips(strips),
-            lines=() if strips else ["No attack that makes images ran."],
-        ),
-        Part(
-            "Training",
-            "On the validation set. The band is the range over training seeds.",
-            plots("accuracy", "spread"),
-        ),
-        Part(
-            "How far the confidence can be trusted",
-            "On the dotted line, confidence equals accuracy. Filled markers: the average over the "
-            "posterior's samples, or the last model where none were kept. Open markers: the point "
-            "model.",
-            plots("reliability"),
-            [tables.tabulate_predictors(summaries)],
-        ),
-        Part(
-            "Whether the chain has converged",
-            "Judged on held-out log-likelihood and the logits of validation images. Dotted lines: "
-            f"limits of convergence. {convergence}",
-            plots("r-hat", "ess"),
-        ),
-        Part(
-            "Private answers",
-            "Answers of the service within a privacy budget. Dotted: accuracy without privacy. No "
-            "mechanism of that epsilon exceeds the ceiling, with balanced classes.",
-            plots("private"),
-            [tables.tabulate_private(summaries)],
-        ),
-        Part(
-            "Attacked through the service",
-            "A client asked the live service about targets and about the attacker's own images, "
-            "within one budget. The attacker saw the answers alone. A repeated question gives the "
-            "same answer and costs nothing.",
-            tables=[tables.tabulate_live(report.live)],
-        ),
-        Part(
-            "Attacks, one by one",
-            plots=plots("learning"),
-            tables=[attacks],
-            lines=() if attacks.rows else ["No attack was run. `fedcel attack` runs them."],
-        ),
-        Part("Not measured, so nothing is claimed about these", lines=list_skipped(summaries)),
-        Part("Settings, those that differ first", tables=[tables.tabulate_settings(summaries)]),
-        Part(
-            "What this shows and what it does not",
-            lines=list(
-                verdict.list_limits(
-                    conclusion, report.book.failed, (rows[0].attack for rows in report.live)
-                )
-            ),
-        ),
-    ]
 
 
 def list_skipped(summaries: Sequence[Summary]) -> list[str]:

@@ -1,6 +1,5 @@
 """Tables of the report: their columns, and the lines that these are drawn of."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -106,32 +105,17 @@ def name_predictor(results: Sequence[RunResult]) -> str:
     return f"average of {samples:g} samples" if samples else "last model (no samples kept)"
 
 
-def read_epsilon(name: str) -> float:
-    """Return the epsilon that names private answers; infinity where it is no number."""
-    try:
-        return float(name)
-    except ValueError:
-        return math.inf
-
-
-def list_private(summary: Summary) -> list[Line]:
-    """Return the private answers of a summary's runs by rising epsilon."""
-    epsilons = {epsilon for result in summary.results for epsilon in result.private}
-    return [
-        measure_records(
-            (summary.label, epsilon),
-            [result.private[epsilon] for result in summary.results if epsilon in result.private],
-        )
-        for epsilon in sorted(epsilons, key=read_epsilon)
-    ]
-
-
 def tabulate_private(summaries: Sequence[Summary]) -> Table:
     """Return the utility of private answers at each epsilon, mean over training seeds."""
+    lines = []
+    for summary in summaries:
+        answers = [result.private for result in summary.results]
+        for epsilon in sorted({epsilon for part in answers for epsilon in part}, key=float):
+            scores = [part[epsilon] for part in answers if epsilon in part]
+            lines.append(measure_records((summary.label, epsilon), scores))
     columns = find_columns(
         *("accuracy", "ceiling", "top1-kept", "confidence-before", "confidence-after", "ece")
     )
-    lines = [line for summary in summaries for line in list_private(summary)]
     return tabulate("Private answers", ("variant", "ε per answer"), columns, lines)
 
 
@@ -180,15 +164,14 @@ def format_attack_rows(attacks: Sequence[AttackRow]) -> str:
     """Return rows of attacks as plain text: the scores of each, or why it was not run."""
     lines = [make_attack_line(attack) for attack in attacks if attack.skipped is None]
     table = drop_empty_columns(tabulate("Attacks", ATTACK_HEADS, ATTACK_COLUMNS, lines))
-    skipped = [
-        f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in attacks if a.skipped
-    ]
-    stopped = [
-        f"{a.attack} on {a.observation}, seed {a.seed}: {a.stop_note}"
-        for a in attacks
-        if a.stop_note
-    ]
-    return "\n".join([*([format_columns(table)] if lines else []), *stopped, *skipped]) + "\n"
+    text = [format_columns(table)] if lines else []
+    for attack in attacks:
+        if attack.stop_note:
+            seed = f"seed {attack.seed}: {attack.stop_note}"
+            text.append(f"{attack.attack} on {attack.observation}, {seed}")
+        if attack.skipped:
+            text.append(f"{attack.attack} on {attack.observation or 'anything'}: {attack.skipped}")
+    return "\n".join([*text, ""])
 
 
 def tabulate_sequences(sequences: Mapping[str, Sequence[Sequence[SequenceLeak]]]) -> Table:

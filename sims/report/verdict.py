@@ -275,18 +275,6 @@ KNOWLEDGE_LIMITS = {
     "training-size": "The trained attacks had the training images, the strongest knowledge tested "
     "here. The targets are test images that no attack had.",
 }
-STANDING_LIMITS = (
-    "The optimal attacker sees what the encoder sends and knows the encoder and the law of the "
-    "noise: nobody who sees the same tells these test images apart better. With more images the "
-    "bits and their cap grow: compare at equal M.",
-    "Other images, networks, cuts or defences than those in the table give other numbers.",
-    "The numbers hold only while each device adds the noise it was measured with and sends the "
-    "same image with the same noise. Less noise, or fresh noise on repeats, leaks more.",
-    "A private answer protects the input of its query from those who read the answer. It protects "
-    "neither the training data nor what the encoder sends.",
-    "Private answers take their noise from a secure generator that cannot be seeded, so their "
-    "numbers, and those of the inversion of their logits, differ a little from run to run.",
-)
 
 
 def list_limits(
@@ -328,4 +316,3 @@ def list_limits(
         yield f"Attacks of fedcel that were not run, and may reach further: {', '.join(untried)}."
     unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
     yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)
-    yield from STANDING_LIMITS

@@ -29,7 +29,7 @@ IMAGES = LabelledLogits(9.0 * torch.nn.functional.one_hot(LABELS, 4).double(), L
 def option(epsilon: float, validation: float, test: float) -> AnswerOption:
     score = AnswerScore(validation, 0.01, 1.0, 0.5, 0.0, 0.0)
     privacy = LabelOnlyAnswers(epsilon=epsilon)
-    return AnswerOption(privacy, score, score._replace(accuracy=test), 1.0)
+    return AnswerOption(privacy, score, score._replace(accuracy=test))
 
 
 def test_every_mechanism_clip_and_epsilon_is_listed() -> None:
@@ -42,15 +42,14 @@ def test_every_mechanism_clip_and_epsilon_is_listed() -> None:
 
 
 def test_scores_say_what_answers_are_worth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels of a net that is always right: their chance, with its confidence and the ceiling."""
+    """Labels of a net that is always right: their chance, with its confidence."""
     # One guess in twenty is told from chance by a test at 95 %; these draws are always the same.
     monkeypatch.setattr("os.urandom", np.random.default_rng(0).bytes)
     options = list_options(LabelOnlyAnswers(), [30.0, 1e-6], [1.0])[:2]
     sure, guess = score_options(options, IMAGES, IMAGES)
     assert sure.test.accuracy == sure.validation.accuracy == 1
     assert sure.test.half_width == pytest.approx(-log(0.025) / len(IMAGES.labels))
-    assert sure.ceiling == pytest.approx(1) and not sure.test.is_at_chance(4)
-    assert guess.test.is_at_chance(4) and guess.ceiling == pytest.approx(0.25, abs=1e-5)
+    assert guess.test.is_at_chance(4) and not sure.test.is_at_chance(4)
     assert guess.test.confidence == pytest.approx(0.25, abs=1e-5)
     assert sure.test.seconds > 0
 

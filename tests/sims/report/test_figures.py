@@ -17,7 +17,6 @@ from sims.results.columns import ACCURACY, BITS
 from sims.results.intervals import estimate
 from sims.results.records import (
     CellAttack,
-    PrivateUtility,
     ReliabilityBins,
     RoundEvent,
     RunResult,
@@ -178,7 +177,6 @@ def test_nothing_to_draw() -> None:
     looks = figures.choose_looks(empty)
     assert all(figures.make_curve(empty, looks, curve) is None for curve in figures.CURVES.values())
     assert figures.make_reliability(empty, looks) is None
-    assert figures.make_private(empty, looks) is None
 
 
 def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
@@ -196,22 +194,3 @@ def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
     )
     assert average.look == choose_look(3)
     assert point.name == "v, point model" and not point.look.filled
-
-
-def test_private_answers_are_a_curve_over_epsilon(outcome: Callable[..., RunResult]) -> None:
-    """In the variant's own look, beside the ceiling and the accuracy without privacy."""
-    private = {
-        "4.0": PrivateUtility(accuracy=0.8, ceiling=0.9),
-        "1.0": PrivateUtility(accuracy=0.3, ceiling=0.4),
-        "none": PrivateUtility(accuracy=0.5),
-    }
-    run = FinishedRun("run", Settings(), (), outcome(private=private), (), {})
-    summaries = [cell("a", 0.9, 1.0), replace(cell("v", 0.95, 1.0), runs=(run,))]
-    looks = figures.choose_looks(summaries)
-    chart = figures.make_private(summaries, looks)
-    found = points(chart)
-    np.testing.assert_allclose(found["v"], [(1, 30), (4, 80)])
-    np.testing.assert_allclose(found["ceiling"], [(1, 40), (4, 90)])
-    assert marks(chart) == {"": pytest.approx(95)}
-    assert chart is not None
-    assert chart.panels[0].series[0].look == looks["v"] != looks["a"]

@@ -169,7 +169,7 @@ def test_figures_are_written(drawn: Path) -> None:
     names = {path.name for path in (drawn / "figures").iterdir()}
     assert names == {
         *("bits.svg", "mse.svg"),
-        *("accuracy.svg", "spread.svg", "private.svg", "reliability.svg", "reconstructions.png"),
+        *("accuracy.svg", "spread.svg", "reliability.svg", "reconstructions.png"),
     }
     assert write_report(drawn).read_bytes() == first
 
