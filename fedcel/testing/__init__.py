@@ -1,4 +1,4 @@
-"""Contracts of parts of your own: one function a kind, which raises where a line does not hold.
+"""Contracts of parts of your own: a function a kind, ContractError where a line does not hold.
 
 Each is loaded when it is first used: `check_delta_strategy` alone needs Flower.
 """

@@ -70,18 +70,11 @@ def load_digit_targets() -> tuple[Images, Images]:
 
 
 class AttackTrial(NamedTuple):
-    """Reconstructions (T, C, H, W) of the targets, and how an attack came to them."""
+    """Reconstructions of the targets, the `k/n` of its progress, generator states at queries."""
 
     images: Float[Tensor, "T C H W"]
-    lines: list[str]
-    """Lines of progress."""
+    steps: list[tuple[int, int]]
     draws: list[bytes]
-    """State of the generator at each query."""
-
-    def count_steps(self) -> list[tuple[int, int]]:
-        """Return the counts `k/n` of all lines."""
-        counts = (pair for line in self.lines for pair in PROGRESS.findall(line))
-        return [(int(k), int(n)) for k, n in counts]
 
 
 def check_attack(
@@ -102,9 +95,6 @@ def check_attack(
         share: The attack's MSE must be below this share of the mean image's: a weak attack passes
             for privacy. Ridge regression reaches .12 here, the mean of the right class .72.
         targets: Number of images that are attacked, at most 60.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     attack = build()
     require(isinstance(attack, Attack), "it must have name, observes, needs and reconstruct")
@@ -132,10 +122,10 @@ def check_attack(
     require(torch.equal(quick.images, again.images), line)
     is_fresh = NOISELESS in attacked.grants or len(set(quick.draws)) == len(quick.draws)
     require(is_fresh, "each query must draw its own noise; a generator's state was used twice")
-    steps, quick_steps = trial.count_steps(), quick.count_steps()
+    steps = trial.steps, quick.steps
     line = "progress must name the part done as k/n, in the last line n/n"
-    require(all(s and s[-1][0] == s[-1][1] for s in (steps, quick_steps)), line)
-    totals = [sum({total for _, total in counted}) for counted in (steps, quick_steps)]
+    require(all(counted and counted[-1][0] == counted[-1][1] for counted in steps), line)
+    totals = [sum({total for _, total in counted}) for counted in steps]
     require(totals[0] > totals[1], "a larger budget must mean more work, counted in its progress")
 
 
@@ -165,4 +155,5 @@ def _try_attack(
         )
     is_kept = all(map(torch.equal, auxiliary, originals))
     require(is_kept, "the attacker's own images must stay as they are; they were written to")
-    return AttackTrial(images, lines, draws)
+    counts = [(int(k), int(n)) for line in lines for k, n in PROGRESS.findall(line)]
+    return AttackTrial(images, counts, draws)

@@ -18,9 +18,6 @@ def check_cel(build: Callable[[], ClientLoss], *, shift_invariant: bool = True) 
         build: Makes your loss, of 4 features and 3 classes; its penalty must not be flat at
             spread 4.
         shift_invariant: False for a loss that changes when one number is added to all values.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     case = LossCase(build, features=4, least=0.0, shift_invariant=shift_invariant)
     hold_contract(CEL_TESTS, case)
@@ -31,9 +28,6 @@ def check_defence(build: Callable[[], ClientLoss]) -> None:
 
     Args:
         build: Makes your defence, of images (1, 4, 4) with 4 features.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     hold_contract(DEFENCE_TESTS, LossCase(build, features=4, shape=(1, 4, 4)))
 
@@ -43,9 +37,6 @@ def check_transform(build: Callable[[], Transform]) -> None:
 
     Args:
         build: Makes your transform, of 12 features.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     z = torch.rand(7, 12, generator=torch.Generator().manual_seed(1))
     hold_contract(TRANSFORM_TESTS, TransformCase(build(), z))
@@ -56,9 +47,6 @@ def check_mechanism(build: Callable[[], Mechanism]) -> None:
 
     Args:
         build: Makes your mechanism, for 3 classes; epsilon about 1, a delta of .05 can be measured.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     hold_contract(MECHANISM_TESTS, MechanismCase(build, 3))
 
@@ -80,9 +68,6 @@ def check_net(
             noise.
         features: The setting `net.features`.
         width: The setting `net.width`.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     settings = NetSettings.model_validate({"name": name, "features": features, "width": width})
 

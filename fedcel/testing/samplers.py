@@ -27,13 +27,27 @@ from fedcel.posterior import (
 )
 from fedcel.run_parts import build_server_parts
 from fedcel.seeding import make_generator, make_twice
-from fedcel.settings import LocalSettings, Settings, parse_settings
+from fedcel.settings import LocalSettings, parse_settings
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
 CURVATURES = (1.0, 0.25)
 CHAINS = 2000  # of each curvature
 STEPS, ROUNDS, BURN_IN, THIN = 5, 80, 40, 4
-RATE = 0.05
+SETTINGS = {
+    "temperature": 1.0,
+    "rounds": ROUNDS,
+    "clients": len(COUNTS),
+    "local.steps": STEPS,
+    "local.batch-size": 1000,
+    "local.rate": 0.05,
+    "local.schedule": "constant",
+    "prior.mode": "none",
+    "chain.burn-in": 0.0,
+    "chain.scope": "full",
+    "strategy.momentum": 0.0,
+    "net.noise": 0.0,
+}
+"""Of a chain of full batches, without burn-in and prior."""
 
 
 class GaussianMeans(nn.Module):
@@ -75,11 +89,8 @@ def check_sampler(name: str, *, tolerance: float = 0.1) -> None:
         tolerance: By how much the posterior's variance may be missed, relatively, at a step of
             eta = .05 over a curvature of 1: finite steps and chance; plain Langevin has 2.6 % and
             2 %.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
-    local = make_settings(name, 1.0).local
+    local = parse_settings(SETTINGS | {"local.sampler": name}).local
     hold_contract(SAMPLER_CHECKS, SamplerCase(lambda: make_client_sampler(local), local.steps))
     _check_posterior(name, tolerance)
     _check_mode(name)
@@ -90,33 +101,13 @@ def check_sampler(name: str, *, tolerance: float = 0.1) -> None:
     _check_frozen_encoder(name)
 
 
-def make_settings(name: str, temperature: float) -> Settings:
-    """Make the settings of a chain without burn-in and prior, of full batches."""
-    return parse_settings(
-        {
-            "local.sampler": name,
-            "temperature": temperature,
-            "rounds": ROUNDS,
-            "clients": len(COUNTS),
-            "local.steps": STEPS,
-            "local.batch-size": 1000,
-            "local.rate": RATE,
-            "local.schedule": "constant",
-            "prior.mode": "none",
-            "chain.burn-in": 0.0,
-            "chain.scope": "full",
-            "strategy.momentum": 0.0,
-            "net.noise": 0.0,
-        }
-    )
-
-
 def run_chains(
     name: str, temperature: float, start: float = 0.0, seed: int = 0
 ) -> Iterator[Float[Tensor, " M"]]:
     """Yield the model of independent chains, which begin at `start`, after each round."""
-    settings, images, total = make_settings(name, temperature), make_clients(), sum(COUNTS)
-    server = build_server_parts(settings)
+    images, total = make_clients(), sum(COUNTS)
+    changes = {"local.sampler": name, "temperature": temperature}
+    server = build_server_parts(parse_settings(SETTINGS | changes))
     flat = FlatNet(SplitNet(nn.Flatten(), GaussianMeans(), Cut(0.0), 1))
     state = init_server_state(torch.full_like(flat.vector, start))
     weights = weigh_clients(dict(enumerate(COUNTS)), list(range(len(COUNTS))))
@@ -167,9 +158,7 @@ def _check_frozen_encoder(name: str) -> None:
     plan = RoundPlan(0.1, 0.0, 0.0, 0.05**2, True, 1.0, local=local)
     client = ClientRound(images, partial(make_generator, 3), plan.noise(1.0))
     (update,) = train_clients(flat, flat.vector.clone(), [client], plan)
-    require(
-        not update.delta[: flat.device_size].any(), "after burn-in the encoder must stand still"
-    )
-    head = update.delta[flat.device_size :]
+    encoder, head = update.delta[: flat.device_size], update.delta[flat.device_size :]
+    require(not encoder.any(), "after burn-in the encoder must stand still")
     is_moved = bool(head.all() and head.isfinite().all())
     require(is_moved, "after burn-in every parameter of the head must move, to finite values")

@@ -28,12 +28,7 @@ Spoil = Callable[[Message, list[Any]], Message]
 
 
 class StrategyCase(NamedTuple):
-    """A strategy over deltas to hold to its contract.
-
-    Attributes:
-        build: Makes the strategy of a state, for nets of `SHAPES` and as many clients as
-            `EXAMPLES`, in ten rounds of which burn-in takes five.
-    """
+    """Strategies of a state, for nets of `SHAPES` and `EXAMPLES` in ten rounds, half of burn-in."""
 
     build: Callable[[ServerState], Any]
 
@@ -171,8 +166,7 @@ def _check_bad_replies(case: StrategyCase) -> None:
 
 
 def _check_no_replies(case: StrategyCase) -> None:
-    strategy = case.make()
-    is_refused = False
+    strategy, is_refused = case.make(), False
     try:
         _play(strategy, 1, (_BAD,), _SPOILT["NaN"])
     except RoundError:
@@ -185,10 +179,9 @@ def _check_freeze(case: StrategyCase) -> None:
     strategy = case.make()
     models = [_play(strategy, seed) for seed in range(7)]  # burn-in ends with the fifth
     for model in models[5:]:
-        is_frozen = torch.equal(model[:CUT], models[4][:CUT])
-        require(is_frozen, "the encoder must be frozen after burn-in, equal to the bit")
-        is_trained = not torch.equal(model[CUT:], models[4][CUT:])
-        require(is_trained, "the head must be trained on after burn-in")
+        is_moved = model != models[4]
+        require(not is_moved[:CUT].any(), "the encoder must be frozen after burn-in, to the bit")
+        require(bool(is_moved[CUT:].any()), "the head must be trained on after burn-in")
 
 
 def _check_resume(case: StrategyCase) -> None:
@@ -222,9 +215,6 @@ def check_delta_strategy(
             with the model that training starts from, the shapes of the model's arrays, and the
             number of the encoder's parameters.
         extra_settings: Settings beyond temperature 0, as flat keys.
-
-    Raises:
-        ContractError: A line of the contract does not hold.
     """
     base = {"clients": len(EXAMPLES), "rounds": 10, "temperature": 0.0, "chain.burn-in": 0.5}
     settings = parse_settings({**base, **(extra_settings or {})})

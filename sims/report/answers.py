@@ -151,9 +151,12 @@ def score_options(
         yield AnswerOption(privacy, average_halves(halves), of_test)
 
 
-def score_images(mechanism: Mechanism, known: LabelledLogits, asked: LabelledLogits) -> AnswerScore:
-    """Score answers about images, read with references of known ones."""
-    return score_answers(mechanism, fit_calibration(mechanism, known.logits, known.labels), asked)
+def score_images(
+    mechanism: Mechanism, references: LabelledLogits, images: LabelledLogits
+) -> AnswerScore:
+    """Score answers about images, read with the logits of other images."""
+    reader = fit_calibration(mechanism, references.logits, references.labels)
+    return score_answers(mechanism, reader, images)
 
 
 def split_images(images: LabelledLogits) -> list[LabelledLogits]:
