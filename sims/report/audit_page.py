@@ -13,7 +13,6 @@ from fedcel.leakage import (
 )
 from sims.report.reconstruction_strips import (
     SENT,
-    MappedEncoder,
     Strip,
     draw_leak_strips,
     make_image_strips,
@@ -59,16 +58,10 @@ def render_audit(
         images = {"originals": inversion.targets, **inversion.reconstructions}
         strips = make_image_strips(images, SHOWN)
         strips[0] = strips[0]._replace(notes=target_names[:SHOWN])
-    encoders: list[MappedEncoder] = []
-    if maps is not None:
-        count = min([len(maps.information), *(len(strip.images) for strip in strips)])
-        above = [strip._replace(images=strip.images[:count], notes=()) for strip in strips]
-        above[:1] = [strip._replace(name=SENT) for strip in above[:1]]
-        shown = maps._replace(
-            information=maps.information[:count], deviation=maps.deviation[:count]
-        )
-        encoders = [MappedEncoder("", above, shown)]
-    map_strips, maps_note = draw_leak_strips(encoders)
+    map_strips, maps_note = draw_leak_strips({} if maps is None else {"": maps})
+    if maps is not None and inversion is not None:
+        sent = {SENT: inversion.targets}
+        map_strips = make_image_strips(sent, len(maps.information)) + map_strips
     linearised = leak.linearised
     return render_template(
         "report/audit.html.jinja",

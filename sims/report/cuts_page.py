@@ -20,7 +20,6 @@ from sims.report.cuts_table import mark_cut, tabulate_cuts
 from sims.report.page import inline_svg
 from sims.report.reconstruction_strips import (
     SENT,
-    MappedEncoder,
     draw_leak_strips,
     limit_strips,
     make_image_strips,
@@ -47,14 +46,11 @@ def render_cuts(
 
     `conditions` names model and images in a sentence; `attacks` are squared errors by layer.
     """
-    encoders = [
-        MappedEncoder(layer, make_image_strips({"rebuilt": rebuilt}), leak_maps)
-        for layer, (rebuilt, leak_maps) in pictures.items()
-    ]
-    strips, maps_note = draw_leak_strips(encoders)
-    if originals is not None:
-        strips = make_image_strips({SENT: originals}) + strips
-    maps = [encoder.maps for encoder in encoders]
+    maps = {layer: leak_maps for layer, (_, leak_maps) in pictures.items()}
+    map_strips, maps_note = draw_leak_strips(maps)
+    shown = {} if originals is None else {SENT: originals}
+    shown |= {f"rebuilt at {layer}": rebuilt for layer, (rebuilt, _) in pictures.items()}
+    strips = [*make_image_strips(shown), *map_strips]
     return render_template(
         "report/cuts.html.jinja",
         title=title,
@@ -65,8 +61,8 @@ def render_cuts(
         table=tabulate_cuts(comparison, attacks),
         strips=limit_strips(strips),
         maps_note=maps_note,
-        is_first_only=any(len(part.deviation) < len(strips[0].images) for part in maps),
-        is_rough=not all(part.is_exact for part in maps),
+        is_first_only=any(len(part.deviation) < len(strips[0].images) for part in maps.values()),
+        is_rough=not all(part.is_exact for part in maps.values()),
     )
 
 

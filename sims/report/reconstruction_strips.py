@@ -61,14 +61,6 @@ class Strip(NamedTuple):
         return bool(max(self.images.shape[2:]) <= LOSSLESS)
 
 
-class MappedEncoder(NamedTuple):
-    """Leak maps of an encoder, and the strips above them."""
-
-    name: str
-    pictures: Sequence[Strip]
-    maps: LeakMaps
-
-
 def make_image_strips(images: Mapping[str, Tensor], count: int | None = None) -> list[Strip]:
     """Return a strip of the images, or of the first ones, under each name."""
     return [Strip("", name, rows[:count].double().numpy()) for name, rows in images.items()]
@@ -195,47 +187,37 @@ def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
     )
 
 
-def draw_leak_strips(encoders: Sequence[MappedEncoder]) -> tuple[list[Strip], str]:
-    """Return pictures and maps of several encoders in one colour scale each, and their note."""
+def draw_leak_strips(encoders: Mapping[str, LeakMaps]) -> tuple[list[Strip], str]:
+    """Return the maps of encoders by their names, in one colour scale each, and their note."""
     if not encoders:
         return [], ""
-    maps = [encoder.maps for encoder in encoders]
+    maps = list(encoders.values())
     exposed = [part.information.double().sum(1).numpy() for part in maps]
     deviations = [*(part.deviation for part in maps), maps[0].prior_deviation[None]]
-    *unknown, without = (part.double().square().mean(1).sqrt().numpy() for part in deviations)
-    high = max(part.max() for part in exposed) or 1.0
-    deepest = max(part.max() for part in (*unknown, without)) or 1.0
-    strips: list[Strip] = []
-    for encoder, bright, open_part in zip(encoders, exposed, unknown, strict=True):
+    unknown = [part.double().square().mean(1).sqrt().numpy() for part in deviations]
+    high, deepest = (max(part.max() for part in parts) or 1.0 for parts in (exposed, unknown))
+    strips = []
+    for name, bright, dark in zip(encoders, exposed, unknown, strict=False):
         share = 1 + np.log10(np.maximum(bright / high, 10.0**-DECADES)) / DECADES
-        strips += [
-            *(s if s.name == SENT else s._replace(group=encoder.name) for s in encoder.pictures),
-            Strip(encoder.name, "exposed", paint(share)),
-            Strip(encoder.name, "unknown", paint(open_part / deepest)),
-        ]
-    without = np.broadcast_to(without / deepest, unknown[0].shape)
-    strips.append(Strip("", "unknown without a message", paint(without)))
+        strips.append(Strip(name, "exposed", paint(share)))
+        strips.append(Strip(name, "unknown", paint(dark / deepest)))
+    without = np.broadcast_to(unknown[-1], unknown[0].shape)
+    strips.append(Strip("", "unknown without a message", paint(without / deepest)))
     shown = f"{high:,.0f}" if high >= 10 else f"{high:.2g}"
     return strips, MAPS_NOTE.format(low=high / 10**DECADES, high=shown, deviation=deepest)
 
 
 def list_leak_strips(summaries: Sequence[Summary]) -> tuple[list[Strip], str]:
-    """Return the maps of each variant's first run, nothing where no run has them."""
-    encoders: list[MappedEncoder] = []
-    for summary in summaries:
-        guesses = summary.runs[0].guesses
-        if "leak-information" not in guesses:
-            continue
-        shown = ("rebuilt",) if encoders else (SENT, "rebuilt")
-        pictures = [strip for strip in list_guesses(summary) if strip.name.startswith(shown)]
-        maps = LeakMaps(
-            guesses["leak-information"][:GUESSED],
-            guesses["leak-deviation"][:GUESSED],
-            guesses["prior-deviation"],
-            is_exact=True,
-        )
-        encoders.append(MappedEncoder(summary.label, pictures, maps))
-    return draw_leak_strips(encoders)
+    """Return the maps of each variant's first run, below the images that they are of."""
+    keys = ("leak-information", "leak-deviation", "prior-deviation", "targets")
+    mapped = {s.label: s.runs[0].guesses for s in summaries if keys[0] in s.runs[0].guesses}
+    encoders, sent = dict[str, LeakMaps](), dict[str, Tensor]()
+    for label, guesses in mapped.items():
+        information, deviation, prior, targets = (guesses[key] for key in keys)
+        encoders[label] = LeakMaps(information[:GUESSED], deviation[:GUESSED], prior, True)
+        sent[SENT] = targets[:GUESSED]
+    strips, note = draw_leak_strips(encoders)
+    return [*make_image_strips(sent), *strips], note
 
 
 def paint(shares: Float[np.ndarray, "T H W"]) -> Float[np.ndarray, "T 3 H W"]:

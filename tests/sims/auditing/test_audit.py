@@ -174,7 +174,7 @@ def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert record["leak"]["candidates"] == 60 and "kernel-ridge" in record["attacks"]
     page = (tmp_path / "report.html").read_text()
     # Originals and one attack; of five images these and three rows of maps.
-    assert page.count("data:image/png;base64,") == 2 * 12 + 5 * 5
+    assert page.count("data:image/png;base64,") == 2 * 12 + 4 * 5
     assert "unknown without a message" in page
     assert 0 < record["leak"]["linearised"]["mmse"] < record["leak"]["linearised"]["prior_variance"]
     assert "bits beyond the label" in page and "Gaussian noise of standard deviation 0.1" in page

@@ -90,7 +90,7 @@ def test_large_images_have_maps_of_the_first(tmp_path: Path) -> None:
     assert main(["cuts", f"{__name__}:build_wide", "--data", "digits", *words]) == 0
     page = unescape((tmp_path / "report.html").read_text())
     pictures = re.findall(r'alt="(.*) (\d): "', page)
-    assert pictures.count(("1 rebuilt", "6")) == 1
+    assert pictures.count(("rebuilt at 1", "6")) == 1
     for name in ("1 exposed", "1 unknown", "unknown without a message"):
         assert [place for title, place in pictures if title == name] == ["1"]
     assert "drawn for the first only" in page and "off by about 25 %" in page

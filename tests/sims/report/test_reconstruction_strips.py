@@ -21,8 +21,6 @@ from sims.report.reconstruction_strips import (
     GAP,
     LOSSLESS,
     PAGE_PICTURES,
-    SENT,
-    MappedEncoder,
     Strip,
     draw_leak_strips,
     encode_picture,
@@ -191,18 +189,17 @@ def test_colours_are_the_same_numbers_in_all_rows() -> None:
     information = torch.tensor([[10.0, 1.0], [0.1, 0.0]])[None, None]
     deviation = torch.tensor([[0.3, 0.1], [0.1, 0.0]])[None, None]
     prior = torch.full((1, 2, 2), 0.3)
-    sent = Strip("", SENT, deviation.numpy())
     strips, note = draw_leak_strips(
-        [
-            MappedEncoder("weak", [sent], LeakMaps(information / 10, deviation, prior, True)),
-            MappedEncoder("strong", [], LeakMaps(information, deviation / 3, prior, True)),
-        ]
+        {
+            "weak": LeakMaps(information / 10, deviation, prior, True),
+            "strong": LeakMaps(information, deviation / 3, prior, True),
+        }
     )
     assert [(strip.group, strip.name) for strip in strips] == [
-        *[("", SENT), ("weak", "exposed"), ("weak", "unknown")],
+        *[("weak", "exposed"), ("weak", "unknown")],
         *[("strong", "exposed"), ("strong", "unknown"), ("", "unknown without a message")],
     ]
-    _, weak, weak_unknown, strong, strong_unknown, prior = (strip.images for strip in strips)
+    weak, weak_unknown, strong, strong_unknown, prior = (strip.images for strip in strips)
     assert weak.shape == (1, 3, 2, 2)
     assert (weak[..., 0, 0] == strong[..., 0, 1]).all()
     assert strong[..., 0, 0].sum() > strong[..., 0, 1].sum() > strong[..., 1, 0].sum()
