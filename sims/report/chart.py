@@ -24,20 +24,13 @@ MARKERS = "osD^vPX*"
 Line = Literal["-", "--", "-.", ":", "none"]
 LINES: tuple[Line, ...] = ("-", "--", "-.")
 STYLE: dict[Any, Any] = {
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), FAINT),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.labelsize": 11,
     "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": FAINT,
     "grid.alpha": 0.2,
     "grid.linewidth": 0.6,
-    "xtick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.color": FAINT,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
     "legend.fontsize": 9.5,
     "legend.labelcolor": INK,
 }

@@ -144,6 +144,7 @@ def describe_conditions(bench: Comparison, failed: Sequence[FailedCell]) -> str:
     )
     worst = dict.fromkeys(name_attack(row.worst, row) for row in rows if row.worst)
     caps = (row.bits_cap and round(row.bits_cap, 2) for row in rows)
+    failures = (f"{r.run} ({', '.join(r.failed_attacks)})" for r in rows if r.failed_attacks)
     facts = {
         "Targets M": join_numbers(row.candidates for row in rows),
         "Most bits beyond the label": join_numbers(caps),
@@ -153,18 +154,11 @@ def describe_conditions(bench: Comparison, failed: Sequence[FailedCell]) -> str:
         "MSE of the worst attack that all cells met (knowledge, budget)": "; ".join(worst),
         "Cells without it": ", ".join(row.run for row in rows if worst and row.worst is None),
         "Attacks that not all cells met, left out": "; ".join(left_out),
-        "Attacks that failed": describe_failed_attacks(rows),
+        "Attacks that failed": "; ".join(failures),
         "Cells that failed, and are in no row": ", ".join(cell.cell for cell in failed),
         "Bootstrap samples of the test images": str(len(bench.measured) - 1),
     }
     return SIGNS + "".join(f" {name}: {value}." for name, value in facts.items() if value)
-
-
-def describe_failed_attacks(rows: Iterable[BenchRow]) -> str:
-    """Return the attacks that failed, by run: there the worst is that of the others."""
-    return "; ".join(
-        f"{row.run} ({', '.join(row.failed_attacks)})" for row in rows if row.failed_attacks
-    )
 
 
 def name_attack(attack: CellAttack, row: BenchRow) -> str:

@@ -83,22 +83,17 @@ def list_anchors(rows: Sequence[BenchRow]) -> list[Line]:
     where its error is shown.
     """
     choices = (row.identification_candidates for row in rows)
-    success = {
-        LABEL_ONLY: (row.label_only_identification for row in rows),
-        NO_MESSAGE: (1 / count if count else None for count in choices),
+    label_only = {
+        BITS.key: 0.0,
+        IDENTIFICATION.key: estimate(row.label_only_identification for row in rows).mean,
+        MSE.key: estimate(row.measure(ORACLE_MSE.key) for row in rows).mean,
     }
-    errors = {LABEL_ONLY: ORACLE_MSE.key, NO_MESSAGE: "mean-mse"}
-    return [
-        make_anchor(
-            label,
-            {
-                BITS.key: 0.0,
-                IDENTIFICATION.key: estimate(success[label]).mean,
-                MSE.key: estimate(row.measure(key) for row in rows).mean,
-            },
-        )
-        for label, key in errors.items()
-    ]
+    nothing = {
+        BITS.key: 0.0,
+        IDENTIFICATION.key: estimate(1 / count if count else None for count in choices).mean,
+        MSE.key: estimate(row.measure("mean-mse") for row in rows).mean,
+    }
+    return [make_anchor(LABEL_ONLY, label_only), make_anchor(NO_MESSAGE, nothing)]
 
 
 class Table(NamedTuple):

@@ -13,7 +13,7 @@ from sims.report.book import FinishedRun
 from sims.report.summary import Summary
 from sims.report.table import format_number, join_numbers
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, POSITIONS
-from sims.results.intervals import MIN_SEEDS, estimate, estimate_samples
+from sims.results.intervals import MIN_SEEDS, estimate_samples
 from sims.results.records import FailedCell
 
 MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
@@ -21,33 +21,19 @@ NO_DIFFERENCE = 0.05  # a smaller share of the undefended leak is called no diff
 WEAK_ATTACK = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 PERCENT = "\N{NO-BREAK SPACE}%"
 
-VERDICTS = {
-    "unmeasured": "The bits that leak beyond the label were not measured, so there is no verdict.",
-    "nothing-learned": "Nothing was learned, so this leak means nothing: {label} classifies "
-    "{right} of {images} test images correctly, which cannot be told from a guess ({chance}). "
-    "Train longer or at another rate, or lower the noise or the weight of the loss.",
-    "alone": "{measures}",
-    "no-baseline": "No undefended variant was measured, so no gain is shown. {measures}",
-    "costs-too-much": "Every defence costs more than 2 points of the undefended {where} "
-    "accuracy, {before}; the nearest, {label}, costs {cost:.1f}. {measures}",
-    "no-help": "No defence is shown to leak less. {measures}",
-    "helps": "{measures}",
-}
-"""Sentence of each outcome; `Verdict.sentence` fills in the numbers."""
-
 
 class Verdict(NamedTuple):
     """Comparison of the undefended summary with the best defended one.
 
     Attributes:
-        kind: Outcome, a key of `VERDICTS`.
         summaries: All that was measured.
+        outcome: Sentence before the measures; empty where these speak for themselves.
         base: The undefended summary.
         best: The defended one that leaks least at matched accuracy, or the nearest one.
     """
 
-    kind: str
     summaries: Sequence[Summary]
+    outcome: str = ""
     base: Summary | None = None
     best: Summary | None = None
 
@@ -64,18 +50,7 @@ class Verdict(NamedTuple):
     @property
     def sentence(self) -> str:
         """The sentence that a reader takes away."""
-        shown, where = self.shown, choose_matching(self.summaries)
-        base = self.base or shown
-        return VERDICTS[self.kind].format(
-            label=shown.label,
-            right=percent(shown.mean(ACCURACY), 1),
-            images=shown.row.candidates,
-            chance=percent(shown.results[0].chance_accuracy, 1),
-            measures=self._describe_measures(),
-            where=where,
-            before=percent(accuracy_on(base, where), 1),
-            cost=accuracy_cost(base, shown, where),
-        )
+        return f"{self.outcome} {self._describe_measures()}".strip()
 
     def compare(self, show: Callable[[Summary], str]) -> str:
         """Return a number of the summary shown, with the undefended one in brackets."""
@@ -87,7 +62,15 @@ class Verdict(NamedTuple):
         """Return accuracy and leak, unless the network learned nothing."""
         shown = self.shown
         if shown.learned_nothing:
-            return f"{shown.label} learned nothing, so its leak means nothing."
+            chance = percent(shown.results[0].chance_accuracy, 1)
+            return (
+                f"Nothing was learned, so this leak means nothing: {shown.label} classifies "
+                f"{percent(shown.mean(ACCURACY), 1)} of {shown.row.candidates} test images "
+                f"correctly, which cannot be told from a guess ({chance}). Train longer or at "
+                "another rate, or lower the noise or the weight of the loss."
+            )
+        if shown.mean(BITS) is None:
+            return "The bits that leak beyond the label were not measured, so there is no verdict."
         choices, cap = shown.row.identification_candidates, shown.row.bits_cap
         picked = f"one of {choices} images" if choices else "image"
         most = "" if cap is None else f" of {cap:.1f}"
@@ -109,24 +92,25 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     base = next((s for s in summaries if s.is_baseline), None)
     defended = list_defended(summaries)
     useful = [s for s in defended if not s.learned_nothing]
-    best = min(useful, key=mean_bits, default=None)
-    where = choose_matching(summaries)
-    if base is not None and base.learned_nothing:
-        return Verdict("nothing-learned", summaries, base)
-    if base is None and defended and not useful:
-        most_accurate = max(defended, key=lambda s: s.mean(ACCURACY) or 0.0)
-        return Verdict("nothing-learned", summaries, None, most_accurate)
+    if base is not None and (base.learned_nothing or not defended):
+        return Verdict(summaries, base=base)
     if base is None or base.mean(BITS) is None:
-        kind = "unmeasured" if best is None else "alone" if len(summaries) == 1 else "no-baseline"
-        return Verdict(kind, summaries, None, best)
-    if not defended:
-        return Verdict("alone", summaries, base)
+        outcome = "No undefended variant was measured, so no gain is shown."
+        best = min(useful or defended, key=mean_bits, default=None)
+        return Verdict(summaries, outcome if len(summaries) > 1 else "", best=best)
+    where = choose_matching(summaries)
     matched = [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]
     if not matched:
         nearest = min(defended, key=lambda s: accuracy_cost(base, s, where))
-        return Verdict("costs-too-much", summaries, base, nearest)
+        outcome = (
+            f"Every defence costs more than 2 points of the undefended {where} accuracy, "
+            f"{percent(accuracy_on(base, where), 1)}; the nearest, {nearest.label}, costs "
+            f"{accuracy_cost(base, nearest, where):.1f}."
+        )
+        return Verdict(summaries, outcome, base, nearest)
     best = min(matched, key=mean_bits)
-    return Verdict("helps" if leaks_less(base, best) else "no-help", summaries, base, best)
+    outcome = "" if leaks_less(base, best) else "No defence is shown to leak less."
+    return Verdict(summaries, outcome, base, best)
 
 
 def list_defended(summaries: Iterable[Summary]) -> list[Summary]:
@@ -283,7 +267,7 @@ def list_limits(
     """Yield the limits of a report; `served` are the attacks on a live service."""
     runs, shown = verdict.runs, verdict.shown
     compared = len(list_defended(verdict.summaries))
-    if verdict.best and compared > 1 and verdict.kind != "costs-too-much":
+    if verdict.best and compared > 1:
         yield (
             f"{shown.label}, named at the top, is the best of {compared} variants on the same test "
             "images, so its numbers are slightly optimistic. The "
@@ -294,12 +278,6 @@ def list_limits(
         caps = join_numbers(row.bits_cap and round(row.bits_cap, 1) for row in rows)
         most = f"; at most {caps} bits could leak beyond the label" if caps else ""
         yield f"Bits are of M = {sizes} test images, up to Monte Carlo error{most}."
-    floor = estimate(result.answer_bits for result in shown.results).mean
-    if floor is not None:
-        yield (
-            f"The answers of {shown.label} alone tell {floor:.2f} bits beyond the label: no "
-            "encoder whose answers follow the same law leaks less."
-        )
     if notes := dict.fromkeys(note for run in runs for note in run.result.data_notes):
         yield f"Changes made to the images first: {'; '.join(notes)}."
     attacks = [attack for run in runs for attack in run.attacks]

@@ -16,24 +16,14 @@ from fedcel.errors import RunError
 from fedcel.json_records import Number, Record
 from fedcel.leakage import SequenceLeak
 
-RESULT_FILE = "result.json"
-"""The measured end of a run."""
-EVENTS_FILE = "events.jsonl"
-"""A line for each round of a run."""
-ATTACKS_FOLDER = "attacks"
-"""Folder in a run: a result for each attack and its settings."""
-LIVE_FILE = "live.json"
-"""File in a run: attacks on its live service."""
-COST_FILE = "cost.json"
-"""File in a run of a bench: what a training step costs."""
-BENCH_FILE = "bench.json"
-"""A row for each cell of a bench."""
-FAILED_FILE = "failed.json"
-"""Beside it: the cells that failed."""
-PLAN_FILE = "plan.json"
-"""Beside it: the cells that the last call was to finish, and when it began."""
-
-
+RESULT_FILE = "result.json"  # the measured end of a run
+EVENTS_FILE = "events.jsonl"  # a line for each round of a run
+ATTACKS_FOLDER = "attacks"  # in a run: a result for each attack and its settings
+LIVE_FILE = "live.json"  # in a run: attacks on its live service
+COST_FILE = "cost.json"  # in a run of a bench: what a training step costs
+BENCH_FILE = "bench.json"  # a row for each cell of a bench
+FAILED_FILE = "failed.json"  # beside it: the cells that failed
+PLAN_FILE = "plan.json"  # beside it: the cells that the last call was to finish, and its beginning
 SCORES = [
     name.replace("_", "-")
     for name in AttackScores.model_fields

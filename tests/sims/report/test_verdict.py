@@ -23,6 +23,7 @@ from sims.results.records import CellAttack, FailedCell, RejectedReply, RoundEve
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46, 0.92)
+NO_HELP = "No defence is shown to leak less."
 
 
 def said(*summaries: Summary) -> str:
@@ -44,7 +45,7 @@ def test_best_is_at_matched_accuracy() -> None:
     """Fewer bits do not win when more than 2 points of accuracy are gone; 2 are allowed."""
     far, edge = cell("far", 0.930, 0.1), cell("edge", 0.931, 0.6)
     found = find_verdict([NONE, far, edge, cell("near", 0.95, 0.7)])
-    assert (found.kind, found.best) == ("helps", edge)
+    assert (found.outcome, found.best) == ("", edge)
 
 
 def test_best_is_matched_on_validation() -> None:
@@ -62,26 +63,25 @@ def test_best_is_matched_on_validation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "kind", "words"),
+    ("bits", "words"),
     [
-        (4.9, "no-help", "No defence is shown to leak less. With cluster, the best"),
-        (4.46, "no-help", "No defence"),
-        (4.3, "no-help", "No defence"),
-        (1.0, "helps", "With cluster, "),
+        (4.9, "No defence is shown to leak less. With cluster, the best"),
+        (4.46, "No defence"),
+        (4.3, "No defence"),
+        (1.0, "With cluster, "),
     ],
 )
-def test_honest_when_it_loses(bits: float, kind: str, words: str) -> None:
+def test_honest_when_it_loses(bits: float, words: str) -> None:
     """More, the same or hardly less is no help."""
     found = find_verdict([NONE, cell("cluster", 0.95, bits)])
-    assert found.kind == kind
-    assert words in found.sentence
+    assert found.sentence.startswith(words)
 
 
 def test_seeds_that_overlap_do_not_help() -> None:
     """Differences paired by seed, 2, -1, 2: their mean is 1, their 95 % interval holds 0."""
     base = cell("none", 0.951, [5.0, 3.0, 4.0])
-    assert find_verdict([base, cell("wild", 0.95, [3.0, 4.0, 2.0])]).kind == "no-help"
-    assert find_verdict([base, cell("sure", 0.95, [4.0, 2.1, 2.9])]).kind == "helps"
+    assert find_verdict([base, cell("wild", 0.95, [3.0, 4.0, 2.0])]).outcome == NO_HELP
+    assert find_verdict([base, cell("sure", 0.95, [4.0, 2.1, 2.9])]).outcome == ""
 
 
 def with_samples(summary: Summary, bits: list[float]) -> Summary:
@@ -97,9 +97,9 @@ def test_images_that_differ_do_not_help_where_seeds_agree() -> None:
     waves = [4.0 + (-1) ** number for number in range(200)]
     hard, flat = with_samples(base, waves), with_samples(best, [3.0] * 200)
     both = with_samples(best, [wave - 1 for wave in waves])
-    assert find_verdict([hard, flat]).kind == "no-help"
-    assert find_verdict([hard, both]).kind == "helps"  # the same images are hard for both
-    assert find_verdict([hard, best]).kind == "helps"  # kept by one alone: over seeds
+    assert find_verdict([hard, flat]).outcome == NO_HELP
+    assert find_verdict([hard, both]).outcome == ""  # the same images are hard for both
+    assert find_verdict([hard, best]).outcome == ""  # kept by one alone: over seeds
 
 
 def test_too_expensive() -> None:
@@ -115,9 +115,9 @@ def test_the_undefended_variant_may_have_any_name() -> None:
     other = cell("wide net", 0.95, 0.2, undefended=True)
     defence = cell("none", 0.95, 0.5, undefended=False)
     found = find_verdict([defence, base, other])
-    assert (found.kind, found.base, found.best) == ("helps", base, defence)
+    assert (found.outcome, found.base, found.best) == ("", base, defence)
     swept = cell("plain net", 0.95, 4.0, undefended=True, strength=1.0)
-    assert find_verdict([defence, swept]).kind == "no-baseline"
+    assert find_verdict([defence, swept]).base is None
     text = said(base, other)
     assert text.startswith("With plain net, the best")
     assert "4.00 of 5.3 bits" in text
@@ -126,7 +126,6 @@ def test_the_undefended_variant_may_have_any_name() -> None:
 def test_no_undefended_variant() -> None:
     """Without one nothing is claimed about a gain."""
     found = find_verdict([cell("a", 0.9, 2.0), cell("b", 0.95, 1.0)])
-    assert found.kind == "no-baseline"
     assert found.base is None
     assert "No undefended variant" in found.sentence
     assert "With b, " in found.sentence and "1.00 of 5.3 bits" in found.sentence
@@ -175,9 +174,9 @@ def test_a_model_at_chance_never_reads_as_private() -> None:
     alone = said(cell("a", 0.95, 1.0), collapsed)
     assert "With a, " in alone and "1.00 of" in alone
     low = cell("none", 0.14, 4.46, 0.92, chance=0.01)
-    assert find_verdict([low, collapsed]).kind == "costs-too-much"
+    assert said(low, collapsed).startswith("Every defence costs")
     expensive = said(NONE, collapsed)
-    assert expensive.endswith("costs 82.1. collapsed learned nothing, so its leak means nothing.")
+    assert f"costs 82.1. {nothing}" in expensive
     (caution,) = list_cautions(find_verdict([NONE, collapsed]))
     assert caution.startswith("No better than a guess: collapsed.")
     unknown = said(cell("collapsed", 0.13, 0.0, 0.1, chance=None))
@@ -268,15 +267,6 @@ def test_limits_own_up_to_the_choice() -> None:
     assert "slightly optimistic. The test accuracy decides" in text
     scored = [cell(s.label, 0.95, 4 - n, validation=0.95) for n, s in enumerate(cells)]
     assert "validation accuracy decides" in limits_of(scored)[0]
-
-
-def test_limits_state_the_floor(outcome: Callable[..., RunResult]) -> None:
-    """What the answers of the variant named at the top tell; nothing where it was not measured."""
-    runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
-    best = replace(cell("a", 0.95, [0.5, 0.5]), runs=runs)
-    text = " ".join(limits_of([NONE, best]))
-    assert "The answers of a alone tell 0.20 bits beyond the label" in text
-    assert "no encoder" not in " ".join(limits_of([NONE]))
 
 
 def test_limits_say_that_a_seed_may_not_repeat(outcome: Callable[..., RunResult]) -> None:
