@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -17,6 +16,8 @@ from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
 from fedcel.plugins import hold_contract, require
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
+SQUARE = torch.randn(64, 64, generator=torch.Generator().manual_seed(11))
+PROJECTION = torch.linalg.qr(SQUARE).Q[:, :FEATURES]
 QUICK = 0.1  # share of the effort where the result does not matter
 PROGRESS = re.compile(r"(\d+)/(\d+)")
 
@@ -31,7 +32,7 @@ class LinearObservation:
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Return the projections, with a gradient."""
-        return torch.mm(images.flatten(1), projection())
+        return torch.mm(images.flatten(1), PROJECTION)
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -54,27 +55,10 @@ def make_stream(seed: int = 0) -> torch.Generator:
 
 
 @cache
-def projection() -> Float[Tensor, "64 32"]:
-    """Return 32 orthonormal directions, always the same."""
-    square = torch.randn(64, 64, generator=make_stream(11))
-    q: Tensor = torch.linalg.qr(square).Q
-    return q[:, :FEATURES]
-
-
-@cache
 def load_digit_targets() -> tuple[Images, Images]:
     """Return the attacker's own digits and the targets, disjoint."""
-    x, y = read_source(Digits()).train
-    last = KNOWN + TARGETS
-    return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
-
-
-class AttackTrial(NamedTuple):
-    """Reconstructions of the targets, the `k/n` of its progress, generator states at queries."""
-
-    images: Float[Tensor, "T C H W"]
-    steps: list[tuple[int, int]]
-    draws: list[bytes]
+    x, y = (part[: KNOWN + TARGETS] for part in read_source(Digits()).train)
+    return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:], y[KNOWN:])
 
 
 def check_attack(
@@ -83,7 +67,6 @@ def check_attack(
     observation: Observation | None = None,
     budget: float = 0.3,
     share: float = 0.25,
-    targets: int = TARGETS,
 ) -> None:
     """Hold an attack to its contract, see `fedcel.attacks.Attack`; it is tried on 8x8 digits.
 
@@ -94,7 +77,6 @@ def check_attack(
         budget: Multiplies your attack's effort, and keeps the trials short.
         share: The attack's MSE must be below this share of the mean image's: a weak attack passes
             for privacy. Ridge regression reaches .12 here, the mean of the right class .72.
-        targets: Number of images that are attacked, at most 60.
     """
     attack = build()
     require(isinstance(attack, Attack), "it must have name, observes, needs and reconstruct")
@@ -103,29 +85,26 @@ def check_attack(
     lacking = ", ".join(sorted(attack.needs - attacked.grants))
     require(not lacking, f"it must run on what is granted; {lacking} is not")
 
-    images = Images(*(part[:targets] for part in load_digit_targets()[1]))
-    trial = _try_attack(build(), attacked, images.x, budget)
-    x = trial.images
+    own_images, images = load_digit_targets()
+    x, steps, _ = _try_attack(build(), attacked, images.x, budget)
     line = "`reconstruct` must return an image for each target, finite, in [0, 1], without gradient"
     require(x.shape == images.x.shape and not x.requires_grad, f"{line}; it made {tuple(x.shape)}")
     require(bool(x.isfinite().all() and x.min() >= 0 and x.max() <= 1), line)
-    error = mse(x, images.x) / mse(mean_image(images.y, load_digit_targets()[0]), images.x)
+    error = mse(x, images.x) / mse(mean_image(images.y, own_images), images.x)
     line = f"without a defence its MSE must be below {share:g} of the mean image's"
     require(error < share, f"{line}; it is {error:.3g} of it")
 
-    effort = QUICK * budget
-    quick = _try_attack(build(), attacked, images.x, effort)
+    quick, quick_steps, draws = _try_attack(build(), attacked, images.x, QUICK * budget)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)  # and nobody listens to its progress
-        again = _try_attack(build(), attacked, images.x, effort, is_heard=False)
+        again, *_ = _try_attack(build(), attacked, images.x, QUICK * budget, is_heard=False)
     line = "the same seed must give the same images, whatever torch's global stream does"
-    require(torch.equal(quick.images, again.images), line)
-    is_fresh = NOISELESS in attacked.grants or len(set(quick.draws)) == len(quick.draws)
+    require(torch.equal(quick, again), line)
+    is_fresh = NOISELESS in attacked.grants or len(set(draws)) == len(draws)
     require(is_fresh, "each query must draw its own noise; a generator's state was used twice")
-    steps = trial.steps, quick.steps
     line = "progress must name the part done as k/n, in the last line n/n"
-    require(all(counted and counted[-1][0] == counted[-1][1] for counted in steps), line)
-    totals = [sum({total for _, total in counted}) for counted in steps]
+    require(all(s and s[-1][0] == s[-1][1] for s in (steps, quick_steps)), line)
+    totals = [sum({total for _, total in counted}) for counted in (steps, quick_steps)]
     require(totals[0] > totals[1], "a larger budget must mean more work, counted in its progress")
 
 
@@ -136,8 +115,8 @@ def _try_attack(
     budget: float,
     *,
     is_heard: bool = True,
-) -> AttackTrial:
-    """Run an attack on the targets."""
+) -> tuple[Float[Tensor, "T C H W"], list[tuple[int, int]], list[bytes]]:
+    """Return reconstructions, the counts k/n of its progress, generator states at its queries."""
     lines, draws = list[str](), list[bytes]()
     original = type(observation).sample
 
@@ -156,4 +135,4 @@ def _try_attack(
     is_kept = all(map(torch.equal, auxiliary, originals))
     require(is_kept, "the attacker's own images must stay as they are; they were written to")
     counts = [(int(k), int(n)) for line in lines for k, n in PROGRESS.findall(line)]
-    return AttackTrial(images, counts, draws)
+    return images, counts, draws
