@@ -30,12 +30,14 @@ class Verdict(NamedTuple):
         outcome: Sentence before the measures; empty where these speak for themselves.
         base: The undefended summary.
         best: The defended one that leaks least at matched accuracy, or the nearest one.
+        is_nearest: Whether no defended one has matched accuracy.
     """
 
     summaries: Sequence[Summary]
     outcome: str = ""
     base: Summary | None = None
     best: Summary | None = None
+    is_nearest: bool = False
 
     @property
     def shown(self) -> Summary:
@@ -107,7 +109,7 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
             f"{percent(accuracy_on(base, where), 1)}; the nearest, {nearest.label}, costs "
             f"{accuracy_cost(base, nearest, where):.1f}."
         )
-        return Verdict(summaries, outcome, base, nearest)
+        return Verdict(summaries, outcome, base, nearest, is_nearest=True)
     best = min(matched, key=mean_bits)
     outcome = "" if leaks_less(base, best) else "No defence is shown to leak less."
     return Verdict(summaries, outcome, base, best)
@@ -267,7 +269,7 @@ def list_limits(
     """Yield the limits of a report; `served` are the attacks on a live service."""
     runs, shown = verdict.runs, verdict.shown
     compared = len(list_defended(verdict.summaries))
-    if verdict.best and compared > 1:
+    if verdict.best and compared > 1 and not verdict.is_nearest:
         yield (
             f"{shown.label}, named at the top, is the best of {compared} variants on the same test "
             "images, so its numbers are slightly optimistic. The "

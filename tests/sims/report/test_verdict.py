@@ -267,6 +267,8 @@ def test_limits_own_up_to_the_choice() -> None:
     assert "slightly optimistic. The test accuracy decides" in text
     scored = [cell(s.label, 0.95, 4 - n, validation=0.95) for n, s in enumerate(cells)]
     assert "validation accuracy decides" in limits_of(scored)[0]
+    expensive = [NONE, cell("a", 0.9, 0.1), cell("b", 0.92, 0.3)]
+    assert "best of" not in " ".join(limits_of(expensive))  # the nearest was not chosen by its bits
 
 
 def test_limits_say_that_a_seed_may_not_repeat(outcome: Callable[..., RunResult]) -> None:
