@@ -255,14 +255,6 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
         )
 
 
-KNOWLEDGE_LIMITS = {
-    "held-out": "The trained attacks had a small held-out set, apart from training images and "
-    "targets. An attacker with more images of the same kind does better.",
-    "training-size": "The trained attacks had the training images, the strongest knowledge tested "
-    "here. The targets are test images that no attack had.",
-}
-
-
 def list_limits(
     verdict: Verdict, failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
 ) -> Iterator[str]:
@@ -283,8 +275,6 @@ def list_limits(
     if notes := dict.fromkeys(note for run in runs for note in run.result.data_notes):
         yield f"Changes made to the images first: {'; '.join(notes)}."
     attacks = [attack for run in runs for attack in run.attacks]
-    knowledge = {attack.knowledge for attack in attacks}
-    yield from (text for name, text in KNOWLEDGE_LIMITS.items() if name in knowledge)
     if failed:
         reasons = "; ".join(f"{failure.cell} ({failure.reason})" for failure in failed)
         yield (
