@@ -27,8 +27,8 @@ ORDINALS = ("first", "second", "third")
 LOSSLESS = 64  # pixels a side, up to which a picture is kept to the last bit
 QUALITY = 60  # of WebP, in which larger pictures are
 LARGEST = 256  # pixels a side of a picture on a page
-PAGE_PICTURES = 600
-"""Pictures of a page: where there are many strips, fewer images of each are shown."""
+PAGE_PICTURES = 400
+"""Pictures of a page, maps apart, 5 MB: where strips are many, fewer images of each are shown."""
 MAPS_NOTE = (
     "“Exposed” is the diagonal of the message's Fisher information about the pixels, on a "
     "logarithmic scale; “unknown” is the standard deviation of each pixel given the message, and "
