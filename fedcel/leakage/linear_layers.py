@@ -39,8 +39,14 @@ class LinearLayers(TorchFunctionMode):
     A product with the Jacobian is a backward pass through the backward pass. PyTorch's second
     derivative of a convolution also computes the one of its weight, group by group, which nobody
     asks for: a depthwise convolution takes up to 20 times as long as forwards. Here it takes one
-    convolution. Values and gradients are those of PyTorch up to rounding.
+    convolution, and the normalisation behind it is part of that. Values and gradients are those of
+    PyTorch up to rounding.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: tuple[Tensor, Tensor, FrozenConvolution] | None = None
+        """Output, input and layer of the last convolution."""
 
     def __torch_function__(
         self,
@@ -54,12 +60,26 @@ class LinearLayers(TorchFunctionMode):
         if func in CONVOLUTIONS:
             options = dict(zip(CONVOLUTION_NAMES, args, strict=False)) | dict(kwargs)
             if is_frozen(options, CONVOLUTIONS[func]):
-                return convolve(options, CONVOLUTIONS[func])
+                layer = read_convolution(options, CONVOLUTIONS[func])
+                outputs: Tensor = Convolution.apply(options["input"], layer)
+                self._last = (outputs, options["input"], layer)
+                return outputs
         if func is functional.batch_norm:
             options = dict(zip(BATCH_NORM_NAMES, args, strict=False)) | dict(kwargs)
             if options.get("running_mean") is not None and not options.get("training"):
-                return normalise_batch(options)
+                return self._normalise_batch(options)
         return func(*args, **kwargs)
+
+    def _normalise_batch(self, options: Mapping[str, Any]) -> Tensor:
+        """Compute batch normalisation with stored statistics: the convolution before it, scaled."""
+        images: Tensor = options["input"]
+        scale, shift = read_normalisation(options)
+        if self._last is not None and self._last[0] is images:
+            _, inputs, layer = self._last
+            result: Tensor = Convolution.apply(inputs, layer.rescale(scale, shift))
+            return result
+        shape = (1, -1, *[1] * (images.dim() - 2))
+        return torch.addcmul(shift.view(shape), images, scale.view(shape))
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,12 @@ class FrozenConvolution:
             inputs, self.weight, self.bias, *self._places, False, self._no_padding, self.groups
         )
         return result
+
+    def rescale(self, scale: Tensor, shift: Tensor) -> "FrozenConvolution":
+        """Return the convolution whose outputs are scaled and shifted, by channel."""
+        weight = self.weight * scale.view(-1, *[1] * (self.weight.dim() - 1))
+        bias = shift if self.bias is None else shift + scale * self.bias
+        return replace(self, weight=weight, bias=bias)
 
     def apply_transpose(self, gradient: Tensor, shape: torch.Size) -> Tensor:
         """Compute the gradient of the input, of this shape, given that of the output."""
@@ -136,15 +162,15 @@ def is_frozen(options: Mapping[str, Any], dimensions: int) -> bool:
     return is_batch and not is_trained and not isinstance(options.get("padding"), str)
 
 
-def convolve(options: Mapping[str, Any], dimensions: int) -> Tensor:
-    """Compute a convolution by the arguments that PyTorch's has."""
+def read_convolution(options: Mapping[str, Any], dimensions: int) -> FrozenConvolution:
+    """Read a convolution from the arguments that PyTorch's has."""
 
     def spell_out(name: str, default: int) -> list[int]:
         value = options.get(name, default)
         values = [value] if isinstance(value, int) else list(value)
         return values * dimensions if len(values) == 1 else values
 
-    layer = FrozenConvolution(
+    return FrozenConvolution(
         weight=options["weight"],
         bias=options.get("bias"),
         stride=spell_out("stride", 1),
@@ -152,8 +178,6 @@ def convolve(options: Mapping[str, Any], dimensions: int) -> Tensor:
         dilation=spell_out("dilation", 1),
         groups=options.get("groups", 1),
     )
-    result: Tensor = Convolution.apply(options["input"], layer)
-    return result
 
 
 class Convolution(torch.autograd.Function):
@@ -186,14 +210,13 @@ class TransposedConvolution(torch.autograd.Function):
         return Convolution.apply(gradient, replace(ctx.layer, bias=None)), None, None
 
 
-def normalise_batch(options: Mapping[str, Any]) -> Tensor:
-    """Compute batch normalisation with stored statistics as one product and one sum."""
-    images: Tensor = options["input"]
+@torch.no_grad()
+def read_normalisation(options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Read the scale and shift of each channel from the arguments of batch normalisation."""
     scale = (options["running_var"] + options.get("eps", 1e-5)).rsqrt()
     if (weight := options.get("weight")) is not None:
         scale = scale * weight
     shift = -options["running_mean"] * scale
     if (bias := options.get("bias")) is not None:
         shift = shift + bias
-    shape = (1, -1, *[1] * (images.dim() - 2))
-    return torch.addcmul(shift.view(shape), images, scale.view(shape))
+    return scale, shift
