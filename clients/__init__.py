@@ -20,6 +20,5 @@ if TYPE_CHECKING:
     from clients.flower.evaluation_client import EvaluationClient as EvaluationClient
     from clients.flower.posterior_client import PosteriorClient as PosteriorClient
     from clients.service import PrivateLayer as PrivateLayer
-    from clients.service.middleware import PrivacyMiddleware as PrivacyMiddleware
 else:
     __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

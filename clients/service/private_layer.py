@@ -1,7 +1,6 @@
 """Private answers over the logits of any model: keys, charges, repeats, in front of its caller.
 
-For operators who already serve a model with another stack. Needs no web framework; `middleware`
-wraps an ASGI application in it.
+For operators who already serve a model with another stack. Needs no web framework.
 """
 
 import json
@@ -10,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, Self, final
+from typing import Self, final
 
 import numpy as np
 import torch
@@ -25,18 +24,6 @@ from fedcel.privacy import AnswerCalibration, Mechanism
 from fedcel.privacy.ledger import Ledger, LedgerAddress, Refusal, parse_ledger_address
 
 Logits = Sequence[float] | np.ndarray | Tensor
-
-
-class LogitQuery(NamedTuple):
-    """One input of a client, and the model's logits of it."""
-
-    client: str
-    request: str
-    """The client's own id of it."""
-    message: bytes
-    """All that decides the logits, besides the model: the same message gets the same answer."""
-    logits: Logits
-    """(C,)"""
 
 
 @final
@@ -124,26 +111,15 @@ class PrivateLayer:
             ValueError: Not one logit a class; nothing was charged.
             LedgerError: The ledger cannot be written; nothing may leave.
         """
-        (reply,) = self.answer_together([LogitQuery(client, request, message, logits)])
+        check_request_id(request)
+        row = read_row(logits, self.classes)
+        digest = sha256(self._law + b"\0" + message).digest()
+        with self._lock:  # a mechanism need not be safe for threads
+            paid = self._open()
+            (reply,) = paid.answer([paid.build_charge(client, request, digest)], row[None])
         if isinstance(reply, Refusal):
             raise explain_refusal(reply)
         return reply
-
-    def answer_together(self, queries: Sequence[LogitQuery]) -> list[PrivateAnswer | Refusal]:
-        """Answer queries of any clients at once, as `answer` does; a refusal stands in the list."""
-        if not queries:
-            return []
-        for query in queries:
-            check_request_id(query.request)
-        rows = torch.stack([read_row(query.logits, self.classes) for query in queries])
-        digests = [sha256(self._law + b"\0" + query.message).digest() for query in queries]
-        with self._lock:  # a mechanism need not be safe for threads
-            paid = self._open()
-            charges = [
-                paid.build_charge(query.client, query.request, digest)
-                for query, digest in zip(queries, digests, strict=True)
-            ]
-            return paid.answer(charges, rows)
 
     def close(self) -> None:
         """Close the ledger; what was charged stays charged."""

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.service import LogitQuery, PrivateLayer, ProblemError
+from clients.service import PrivateLayer, ProblemError
 from clients.service.access import add_key, key_table_path
 from clients.service.problems import ProblemKind
 from fedcel.errors import SettingsError
 from fedcel.privacy import LabelOnly, Laplace, fit_calibration
-from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger
 
 LOGITS = [0.0, 3.0, 1.0]
 
@@ -69,20 +69,16 @@ def test_another_model_or_mechanism_is_another_answer(path: Path) -> None:
 
 
 def test_what_cannot_be_answered_costs_nothing(layer: PrivateLayer, path: Path) -> None:
-    """Undefined logits beside right ones; too few of them; no id."""
-    undefined, answer = layer.answer_together(
-        [
-            LogitQuery("phone", "request-1", b"1", [0.0, float("nan"), 1.0]),
-            LogitQuery("phone", "request-2", b"2", LOGITS),
-        ]
-    )
-    assert undefined == Refusal("undefined", None) and not isinstance(answer, Refusal)
+    """Undefined logits; too few of them; no id."""
+    with pytest.raises(ProblemError) as refused:
+        layer.answer("phone", "request-1", b"1", [0.0, float("nan"), 1.0])
+    assert refused.value.kind is ProblemKind.INVALID
     with pytest.raises(ValueError, match=r"are \(2,\), must be \(3,\)"):
         layer.answer("phone", "request-3", b"3", LOGITS[:2])
     with pytest.raises(ProblemError, match="Idempotency-Key"):
         layer.answer("phone", "no", b"3", LOGITS)
     with Ledger.open(path) as ledger:
-        assert ledger.balance("phone").spent == 4 * MICRO
+        assert ledger.balance("phone").spent == 0
 
 
 @dataclass(frozen=True)
