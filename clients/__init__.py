@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from fedcel.lazy import export_lazily as _export_lazily
 
 if TYPE_CHECKING:
-    from clients.device import AsyncSplitClient as AsyncSplitClient
     from clients.device import ImageOwner as ImageOwner
     from clients.device import PrivatePrediction as PrivatePrediction
     from clients.device import SplitClient as SplitClient

@@ -5,9 +5,7 @@ from clients.device.device import Device as Device
 from clients.device.device import DeviceBuilder as DeviceBuilder
 from clients.device.device import ImageOwner as ImageOwner
 from clients.device.keyed_noise import load_device_key as load_device_key
-from clients.device.sent_messages import GroupCharge as GroupCharge
 from clients.device.sent_messages import SentMessages as SentMessages
-from clients.device.split_client import AsyncSplitClient as AsyncSplitClient
 from clients.device.split_client import SplitClient as SplitClient
 from fedcel.lazy import list_names as _list_names
 

@@ -6,30 +6,19 @@ import secrets
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clients.device.keyed_noise import compute_fingerprint, disturb_features, load_device_key
-from clients.device.sent_messages import MARK_BYTES, GroupBasis, GroupCharge, SentMessages
+from clients.device.sent_messages import SentMessages
 from clients.encoder_leak_guard import Leak, LeakGuard
 from clients.service_messages import ModelCard
 from fedcel.errors import DataError
 from fedcel.nets import SplitNet
 from fedcel.short_repr import show_shapes
-
-
-class PreparedMessage(NamedTuple):
-    """A message that is counted and may leave."""
-
-    content: bytes
-    """D values of float32, little-endian."""
-    charge: GroupCharge
-    """Group that it is charged to, and why."""
-    group: bytes
-    """Fingerprint of the group that it was charged to."""
 
 
 @final
@@ -62,23 +51,14 @@ class Device:
         return self.sent.total_bits
 
     def build_message(self, image: Float[Tensor, "C H W"], group: str | None = None) -> bytes:
-        """Return the bytes of `prepare`: the same image gives the same ones."""
-        return self.prepare(image, group).content
-
-    def prepare(
-        self,
-        image: Float[Tensor, "C H W"],
-        group: str | None = None,
-        *,
-        encoded_before: PreparedMessage | None = None,
-    ) -> PreparedMessage:
         """Encode an image, add this device's noise, count the message and charge it to its group.
 
         Args:
             image: The image, (C, H, W) in [0, 1].
             group: Name of the scene or person that it shows; None: it is alone.
-            encoded_before: The message of the same image that left before, by the encoder of an
-                earlier model version: both are charged to one group.
+
+        Returns:
+            D values of float32, little-endian; the same image gives the same ones.
 
         Raises:
             DataError: Another shape, values outside [0, 1], or no group where groups have a limit.
@@ -89,6 +69,11 @@ class Device:
         if tuple(image.shape) != shape or not ((image >= 0) & (image <= 1)).all():
             raise DataError(
                 f"the image is {tuple(image.shape)}, must be {shape} with values in [0, 1]"
+            )
+        if group is None and self.group_limit < math.inf:
+            raise DataError(
+                f"messages of a group may tell {self.group_limit:g} bits together, and this image "
+                "has no group; name the scene or person that it shows"
             )
         law = f"{self.card.encoder.sha256} {self.net.cut!r}"
         fingerprint = compute_fingerprint(self.key, law, image)
@@ -102,31 +87,13 @@ class Device:
                 f"the message exceeds +-{self.card.largest:g} or is undefined; use a bounded "
                 "encoder"
             )
-        content = smashed.numpy().astype("<f4").tobytes()
-        before = None if encoded_before is None else encoded_before.group
-        basis, mark = self._choose_group(fingerprint, group, before)
+        name = None
+        if group is not None:
+            name = hmac.digest(self.key, b"group" + group.encode(), sha256)
         self.sent.add(
-            fingerprint, self.leak.upper, self.limit, group=mark, group_limit=self.group_limit
+            fingerprint, self.leak.upper, self.limit, group=name, group_limit=self.group_limit
         )
-        total = self.sent.total_of(mark)
-        return PreparedMessage(content, GroupCharge(basis, total.messages, total.bits), mark)
-
-    def _choose_group(
-        self, fingerprint: bytes, name: str | None, before: bytes | None
-    ) -> tuple[GroupBasis, bytes]:
-        """Return the group of a message, and why it is that one."""
-        if (earlier_group := self.sent.find_group(fingerprint)) is not None:
-            return "repeat", earlier_group
-        if name is not None:
-            return "caller", hmac.digest(self.key, b"group" + name.encode(), sha256)[:MARK_BYTES]
-        if before is not None:
-            return "encoded-anew", before
-        if self.group_limit < math.inf:
-            raise DataError(
-                f"messages of a group may tell {self.group_limit:g} bits together, and this image "
-                "has no group; name the scene or person that it shows"
-            )
-        return "alone", fingerprint[:MARK_BYTES]
+        return smashed.numpy().astype("<f4").tobytes()
 
 
 @runtime_checkable

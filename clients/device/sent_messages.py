@@ -5,7 +5,7 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import IO, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 from fedcel.errors import LeakLimitError, RunError
 from fedcel.files import lock_file
@@ -18,39 +18,11 @@ TORN = b"torn"
 """Word behind a line that was cut off, before the bits that it is charged."""
 
 
-GroupBasis = Literal["caller", "alone", "repeat", "encoded-anew"]
-"""Reason for a message's group: the caller named it; nobody did, so it is alone; the very same
-message was sent before; its image was sent before, by the encoder of an earlier model version."""
-
-
-class GroupCharge(NamedTuple):
-    """Group that a message is charged to, and the leak of that group with it.
-
-    A group is of messages that show nearly the same: frames of a scene, pictures of a person. They
-    never tell more together than the sum of what each may tell, which is what they are charged.
-    """
-
-    basis: GroupBasis
-    messages: int
-    """Distinct messages of the group, this one included."""
-    bits: float
-    """Bits beyond the label that they may have told together, at most."""
-
-    def __str__(self) -> str:
-        """Return the assumption in words."""
-        assumed = {
-            "caller": "the caller named its group",
-            "alone": "no group was named",
-            "repeat": "it was sent before",
-            "encoded-anew": "its image was sent before, by an earlier encoder",
-        }[self.basis]
-        return (
-            f"message {self.messages} of its group, up to {self.bits:.2f} bits together: {assumed}"
-        )
-
-
 class GroupTotal(NamedTuple):
-    """Leak of all messages of a group together."""
+    """Leak of all messages of a group together.
+
+    A group is of messages that show nearly the same: frames of a scene, pictures of a person.
+    """
 
     messages: int
     bits: float
@@ -74,7 +46,7 @@ class SentMessages:
     def __init__(self, path: str | Path | None = None) -> None:
         self._path = path = None if path is None else Path(path)
         self._lock = Lock()
-        self._marks: dict[str, str] = {}
+        self._marks: set[str] = set()
         self._groups: dict[str, GroupTotal] = {}
         self._offset = 0
         self._is_torn = False
@@ -88,15 +60,6 @@ class SentMessages:
     def __len__(self) -> int:
         """Return the number of distinct messages."""
         return len(self._marks)
-
-    def find_group(self, fingerprint: bytes) -> bytes | None:
-        """Return the group of a message that left before; None where it did not."""
-        group = self._marks.get(fingerprint[:MARK_BYTES].hex())
-        return None if group is None else bytes.fromhex(group)
-
-    def total_of(self, group: bytes) -> GroupTotal:
-        """Return the leak of all messages of a group together."""
-        return self._total_of(group[:MARK_BYTES].hex())
 
     def add(
         self,
@@ -162,7 +125,7 @@ class SentMessages:
         return GroupTotal(sum(t.messages for t in totals), sum(t.bits for t in totals))
 
     def _remember(self, mark: str, bits: float, group: str) -> None:
-        self._marks[mark] = group
+        self._marks.add(mark)
         total = self._groups.get(group, GroupTotal(0, 0.0))
         self._groups[group] = GroupTotal(total.messages + 1, total.bits + bits)
         self.total_bits += bits

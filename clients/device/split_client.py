@@ -1,29 +1,38 @@
-"""Clients of a service, one to call from threads and one for an event loop; images stay here."""
+"""Client of a split-inference service; images stay here."""
 
-import asyncio
 import os
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from threading import Lock, Thread
-from typing import Any, Self, TypeVar
+from typing import Self
 
+import httpx
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.device.conversation import PrivatePrediction, ServiceClient
-from clients.device.device import DeviceBuilder
-from clients.service_messages import Budget
+from clients.device.conversation import (
+    MAX_REPLY_BYTES,
+    HttpReply,
+    HttpRequest,
+    PrivatePrediction,
+    build_query,
+    build_tls_context,
+    check_url,
+    parse_reply,
+    read_prediction,
+    send_with_retries,
+)
+from clients.device.device import Device, DeviceBuilder
+from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
+from clients.service_messages import Budget, ExpectedCard, ModelCard
 from fedcel.errors import ServiceError
 
-Result = TypeVar("Result")
+ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 
 
-class SplitClient(ServiceClient):
+class SplitClient:
     """Client of a split-inference service; the image never leaves the device.
 
-    It fetches the model's encoder and measures its leak first. Use it as a context manager, or
-    close it. Example::
+    It fetches the model's encoder and measures its leak first. Threads may share it. Use it as a
+    context manager, or close it. Example::
 
         owner = ImageOwner(images, labels, state=Path("device"))
         with SplitClient("https://localhost:8443", key, owner) as client:
@@ -35,36 +44,41 @@ class SplitClient(ServiceClient):
         builder: `ImageOwner`, or another builder of devices.
         verify: File of the authority that signed the service's certificate, or True for the
             system's own.
-        renew_encoder: Whether to switch to the next model version once the service no longer
-            answers this one. Its encoder is fetched and measured before use. A version that costs
-            more, or has another image shape or other classes, is refused.
 
     Raises:
         ServiceError: The service cannot be reached or trusted, or refuses.
         LeakError: The encoder leaks more than is allowed.
     """
 
+    device: Device
+    """Makes messages; its encoder passed the measurement."""
+
     def __init__(
-        self,
-        url: str,
-        key: str,
-        builder: DeviceBuilder,
-        verify: str | Path | bool = True,
-        *,
-        renew_encoder: bool = False,
+        self, url: str, key: str, builder: DeviceBuilder, verify: str | Path | bool = True
     ) -> None:
-        super().__init__(url, key, builder, verify, renew_encoder=renew_encoder)
+        self._key = key
         self._process = os.getpid()
-        self._lock = Lock()
-        self._is_closed = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="fedcel-client", daemon=True)
+        self._http = httpx.Client(
+            base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
+        )
         try:
-            self._thread.start()
-            self._wait_for(self._connect())
+            self.device = self._fetch_device(builder)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def card(self) -> ModelCard:
+        """Return the card of the model version that is asked."""
+        return self.device.card
+
+    @property
+    def claimed_answers(self) -> ExpectedCard | None:
+        """Accuracy of the answers as the service claims it; None where it claims nothing.
+
+        Nothing on the device checks it. The leak, in `device.leak`, is measured here.
+        """
+        return self.card.expected
 
     def ask(
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
@@ -80,41 +94,23 @@ class SplitClient(ServiceClient):
         Raises:
             LeakLimitError: All messages, or those of the group, would tell more than the limit;
                 nothing was sent.
-            LeakError: The encoder of a new model version leaks more than is allowed.
             ServiceError: The service says no; SpentError where a budget is spent,
                 ModelVersionError where it answers another model version.
         """
-        return self._wait_for(self._ask(image, uncertainty, group))
+        message = self.device.build_message(image, group)
+        leaked_bits = self.device.leaked_bits
+        query = build_query(self._key, self.card.model, message, uncertainty=uncertainty)
+        reply = send_with_retries(self._send, query)
+        return read_prediction(reply, self.card.classes, leaked_bits)
 
     def budget(self) -> Budget:
         """Read the client's account, in epsilon: granted, spent, left; errors as of `ask`."""
-        return self._wait_for(self._read(Budget, "/v1/budget"))
+        return parse_reply(Budget, self._fetch("/v1/budget"))
 
     def close(self) -> None:
-        """Close the connection; questions that other threads still ask end in a ServiceError."""
-        if self._process != os.getpid():
-            return
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            end = None
-            if self._thread.is_alive():  # not where Ctrl-C came before its start
-                end = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        if end is not None:
-            end.result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        """Cancel the questions that are asked, and close the connection; no thread is left."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._http.aclose()
-        await asyncio.get_running_loop().shutdown_default_executor()
+        """Close the connection."""
+        if self._process == os.getpid():
+            self._http.close()
 
     def __enter__(self) -> Self:
         """Return this client."""
@@ -124,68 +120,36 @@ class SplitClient(ServiceClient):
         """Close the connection."""
         self.close()
 
-    def _wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Let this client's thread do the work, and return its result."""
-        future: Future[Result] | None = None
-        if self._process == os.getpid():
-            with self._lock:
-                if not self._is_closed:
-                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        if future is None:
-            work.close()
+    def _fetch_device(self, builder: DeviceBuilder) -> Device:
+        """Build and measure a device of the served model; LeakError where it leaks too much."""
+        card = parse_reply(ModelCard, self._fetch("/v1/model"))
+        size = card.encoder.bytes
+        if size > MAX_ENCODER_BYTES:
+            raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
+        data = self._fetch("/v1/encoder", size).body
+        return builder.build_device(card, read_encoder(card, data, builder.encoder))
+
+    def _fetch(self, path: str, limit: int = MAX_REPLY_BYTES) -> HttpReply:
+        request = HttpRequest("GET", path, {"Authorization": f"Bearer {self._key}"}, limit=limit)
+        return send_with_retries(self._send, request)
+
+    def _send(self, request: HttpRequest) -> HttpReply | None:
+        """Send a request once; None where no reply came."""
+        if self._http.is_closed or self._process != os.getpid():
             raise ServiceError("the client is closed, or was made before a fork; make another one")
+        method, path, headers, content, limit = request
+        body = bytearray()
         try:
-            return future.result()
-        except CancelledError:
-            raise ServiceError("the client was closed while it asked; make another one") from None
-        except BaseException:
-            future.cancel()  # after Ctrl-C nothing is sent any more
-            raise
-
-
-class AsyncSplitClient(ServiceClient):
-    """`SplitClient` for an event loop, with many concurrent queries.
-
-    Make it with `await AsyncSplitClient.connect(...)`; use it with `async with`, or close it.
-    """
-
-    @classmethod
-    async def connect(
-        cls,
-        url: str,
-        key: str,
-        builder: DeviceBuilder,
-        verify: str | Path | bool = True,
-        *,
-        renew_encoder: bool = False,
-    ) -> Self:
-        """Fetch the model's encoder and measure it; arguments and errors as of `SplitClient`."""
-        client = cls(url, key, builder, verify, renew_encoder=renew_encoder)
-        try:
-            await client._connect()
-        except BaseException:
-            await client.close()
-            raise
-        return client
-
-    async def ask(
-        self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
-    ) -> PrivatePrediction:
-        """Get a private answer about an image; arguments and errors as of `SplitClient.ask`."""
-        return await self._ask(image, uncertainty, group)
-
-    async def budget(self) -> Budget:
-        """Read the client's account, as `SplitClient.budget` does."""
-        return await self._read(Budget, "/v1/budget")
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Return this client."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the connection."""
-        await self.close()
+            with self._http.stream(method, path, headers=headers, content=content) as reply:
+                for part in reply.iter_bytes():
+                    body += part
+                    if len(body) > limit:
+                        raise ServiceError(f"the reply is longer than {limit} bytes")
+                return HttpReply(reply.status_code, reply.headers, bytes(body))
+        except httpx.TransportError as error:
+            if "certificate" in str(error).lower():  # to try again would not help
+                raise ServiceError(
+                    f"the service's certificate is not trusted: {error}; pass its authority as "
+                    "`verify`"
+                ) from None
+            return None

@@ -1,6 +1,5 @@
 """The conversation with a service, without a socket: what is sent again, what is believed."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 
@@ -32,12 +31,12 @@ def ask(replies: Sequence[HttpReply | None]) -> tuple[PrivatePrediction, list[Ht
     """Return the answer to a question about two classes, and what was sent."""
     coming, sent = list(replies), []
 
-    async def send(request: HttpRequest) -> HttpReply | None:
+    def send(request: HttpRequest) -> HttpReply | None:
         sent.append(request)
         return coming.pop(0)
 
     question = build_query("key", "v" * 32, b"1234", uncertainty=False)
-    last_reply = asyncio.run(send_with_retries(send, question))
+    last_reply = send_with_retries(send, question)
     assert not coming
     return read_prediction(last_reply, 2, 0.5), sent
 
@@ -47,10 +46,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds of each wait, in which no time passes."""
     seconds: list[float] = []
 
-    async def sleep(pause: float) -> None:
-        seconds.append(pause)
-
-    monkeypatch.setattr("clients.device.conversation.asyncio.sleep", sleep)
+    monkeypatch.setattr("clients.device.conversation.sleep", seconds.append)
     return seconds
 
 
