@@ -290,32 +290,33 @@ async def parse_query(
     """Return a request's query, checked; ProblemError says what is wrong with it."""
     media_type = headers.get(b"content-type", b"").decode("latin-1")
     media_type = media_type.partition(";")[0].strip().lower()
+    features = service.model.net.features
     if media_type == BINARY_TYPE:
-        model = service.find_model(headers.get(b"model-version", b"").decode("latin-1"))
-        body = await read_body(request.receive, 4 * model.net.features)
+        service.check_version(headers.get(b"model-version", b"").decode("latin-1"))
+        body = await read_body(request.receive, 4 * features)
         wants_uncertainty = read_wants_uncertainty(request)
         name = headers.get(b"idempotency-key", b"").decode("latin-1")
         check_request_id(name)
         values = np.frombuffer(body, "<f4", count=len(body) // 4)
     elif media_type == JSON_TYPE:
-        features = max(offer.model.net.features for offer in service.versions.values())
         body = await read_body(request.receive, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
         question = parse_question(body)
         wants_uncertainty = read_wants_uncertainty(request) or question.uncertainty
-        model, name = service.find_model(question.model), question.request
+        service.check_version(question.model)
+        name = question.request
         values = np.asarray(question.message, "<f4")
     else:
         raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE} or {JSON_TYPE}.")
-    if len(values) != model.net.features:
+    if len(values) != features:
         raise ProblemError(
             ProblemKind.INVALID,
-            f"{len(values)} values, must be {model.net.features}; in bytes float32, little-endian.",
+            f"{len(values)} values, must be {features}; in bytes float32, little-endian.",
         )
     if not np.abs(values).max() <= MAX_VALUE:  # the largest of anything and NaN is NaN
         raise ProblemError(
             ProblemKind.INVALID, f"Values must be finite and within +-{MAX_VALUE:g}."
         )
-    return Query(client, name, values.tobytes(), wants_uncertainty, model.version)
+    return Query(client, name, values.tobytes(), wants_uncertainty)
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:

@@ -19,7 +19,6 @@ LOGGER = logging.getLogger("fedcel.service")
 RECORD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"}
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-RELOAD_OUTCOMES = ("served", "unchanged", "refused")
 SERVER_MESSAGES = frozenset(
     {
         "ASGI callable returned without completing response.",
@@ -54,13 +53,6 @@ class Metrics:
         self.answers = counter("fedcel_answers", "Answers given.", ["fresh"])
         self.refusals = counter("fedcel_refusals", "Refusals.", ["reason"])
         self.epsilon = counter("fedcel_epsilon_spent", "Epsilon charged to all.")
-        self.versions = gauge("fedcel_served_versions", "Model versions that are answered.")
-        self.version_queries = counter(
-            "fedcel_version_queries", "Questions by model version.", ["model"]
-        )
-        self.reloads = counter("fedcel_reloads", "Reloads of the run.", ["outcome"])
-        for outcome in RELOAD_OUTCOMES:
-            self.reloads.labels(outcome)  # a count that begins at 1 shows no increase
         self.find_route = cache(
             lambda route, status: (self.requests.labels(route, status), self.seconds.labels(route))
         )

@@ -53,8 +53,6 @@ class Query(NamedTuple):
     """D values, float32, little-endian."""
     wants_uncertainty: bool
     """Whether it also asks for entropy and BALD, for their price."""
-    version: str = ""
-    """Model version that it was made for, where several are served."""
 
 
 class PrivateAnswer(NamedTuple):
@@ -198,7 +196,7 @@ def add_probabilities(body: bytes, probabilities: tuple[float, ...]) -> bytes:
 @final
 @dataclass(frozen=True)
 class ServedModel:
-    """A model version, fixed while it is served; `heads` holds S samples of each parameter."""
+    """A model version; `heads` holds S samples of each parameter."""
 
     net: SplitNet
     heads: dict[str, Tensor]

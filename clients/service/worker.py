@@ -1,6 +1,6 @@
 """Workers that answer queries: a queue in front, a thread or a process behind it.
 
-A worker has the ledger and the model versions that it pays for, and does one thing after the other.
+A worker has the ledger and the model, and does one thing after the other.
 In a process of its own it has an interpreter and a core of its own, too. Both processes then speak
 over a pair of sockets that nobody else has, in the order of the requests: each message is its
 length in eight bytes, then a pickle. The process ends when the service's end of the pair is closed,
@@ -41,7 +41,7 @@ END_SECONDS = 10.0
 OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a terminal or a supervisor may send to the whole group."""
 
-Phases = list[tuple[str, float]]
+Phases = dict[str, float]
 """Seconds of each part of a batch: heads, noise, write, charge."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,42 +53,22 @@ class AnsweringError(Exception):
 
 @final
 class AnswerWorker:
-    """Answers queries for any of its versions; all of them charge one ledger.
+    """Answers queries about a model, charged to a ledger.
 
     Every method raises LedgerError where the ledger cannot be read or written.
     """
 
-    def __init__(self, ledger: LedgerAddress) -> None:
-        self.ledger = Ledger.open(ledger)
-        self._answerers: dict[str, PrivateAnswerer] = {}
-
-    def add_version(self, offer: ModelOffer) -> None:
-        """Answer a version from now on, once it has made an answer for nobody.
-
-        Some libraries are loaded when they are first used.
-        """
+    def __init__(self, ledger: LedgerAddress, offer: ModelOffer) -> None:
         model, mechanism, calibration, _ = offer
+        # An answer for nobody: some libraries are loaded when they are first used.
         model.predict(torch.zeros(1, model.net.features))
         mechanism.answer(torch.zeros(1, model.classes))
-        self._answerers[model.version] = PrivateAnswerer(model, mechanism, self.ledger, calibration)
-
-    def remove_version(self, version: str) -> None:
-        """Answer a version no more."""
-        del self._answerers[version]
+        self.ledger = Ledger.open(ledger)
+        self._answerer = PrivateAnswerer(model, mechanism, self.ledger, calibration)
 
     def answer(self, queries: Sequence[Query]) -> tuple[list[PrivateAnswer | Refusal], Phases]:
-        """Answer queries, each by the version that it was made for; each version is one charge."""
-        by_version: dict[str, list[int]] = {}
-        for place, query in enumerate(queries):
-            by_version.setdefault(query.version, []).append(place)
-        replies: dict[int, PrivateAnswer | Refusal] = {}
-        phases: Phases = []
-        for version, places in by_version.items():
-            answerer = self._answerers[version]
-            answers = answerer.answer([queries[place] for place in places])
-            replies.update(zip(places, answers, strict=True))
-            phases += answerer.phases.items()
-        return [replies[place] for place in range(len(queries))], phases
+        """Charge and answer queries, see `PrivateAnswerer.answer`."""
+        return self._answerer.answer(queries), dict(self._answerer.phases)
 
     def read_balance(self, client: str) -> Balance:
         """Return a client's account."""
@@ -118,9 +98,11 @@ class ThreadWorker:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "fedcel-answers")
 
-    async def open(self, ledger: LedgerAddress, on_end: Callable[[], None]) -> None:
+    async def open(
+        self, ledger: LedgerAddress, offer: ModelOffer, on_end: Callable[[], None]
+    ) -> None:
         """Make the worker; LedgerError where its ledger cannot be opened."""
-        self.worker = await run_in_thread(self._thread, AnswerWorker, ledger)
+        self.worker = await run_in_thread(self._thread, AnswerWorker, ledger, offer)
 
     async def call(self, method: Callable[..., Result], *arguments: object) -> Result:
         """Return a result of a method of `AnswerWorker`, or raise its error."""
@@ -161,11 +143,13 @@ class ProcessWorker:
         """End the process."""
         self.end()
 
-    async def open(self, ledger: LedgerAddress, on_end: Callable[[], None]) -> None:
+    async def open(
+        self, ledger: LedgerAddress, offer: ModelOffer, on_end: Callable[[], None]
+    ) -> None:
         """Have the process open the ledger; `on_end` is called where it ends by itself."""
         reader, self._writer = await asyncio.open_connection(sock=self._connection)
         self._replies = asyncio.create_task(self._read_replies(reader, on_end))
-        await self.call(AnswerWorker, ledger)
+        await self.call(AnswerWorker, ledger, offer)
 
     async def call(self, method: Callable[..., Result], *arguments: object) -> Result:
         """Return a result of a method of `AnswerWorker`; LedgerError once the process has ended."""
@@ -262,10 +246,9 @@ def main() -> None:
                 method, arguments = pickle.loads(stream.read(int.from_bytes(length)))
                 if method is AnswerWorker:
                     worker = AnswerWorker(*arguments)
+                    spare_from_collections()
                 else:
                     result = method(worker, *arguments)
-                if method is AnswerWorker.add_version:
-                    spare_from_collections()
             except FedcelError as error:
                 result = error
             except Exception as error:  # its words may repeat what was sent

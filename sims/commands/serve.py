@@ -1,11 +1,9 @@
 """The command `serve`: answer split inference over HTTP."""
 
 import math
-import signal
 from pathlib import Path
 from typing import Annotated, Literal
 
-import click
 import typer
 
 from fedcel.errors import SettingsError
@@ -64,21 +62,12 @@ def serve_command(
     rate_limit: Annotated[
         float, typer.Option(help="Average requests per second of one client, for each URL path.")
     ] = 50.0,
-    grace: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Hours during which a model version is still answered after SIGHUP replaced it.",
-        ),
-    ] = 24.0,
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
     --set takes settings of the group `privacy`, for this service only. The command prints the
-    accuracy of its answers and refuses to serve answers that are no better than a guess. SIGHUP
-    reloads RUN and serves its new model; the old one is answered for another --grace hours.
+    accuracy of its answers and refuses to serve answers that are no better than a guess.
     """
-    hold_reload_signal()
     require_extra("service")
     if engine == "onnx":
         require_extra("onnx")
@@ -91,8 +80,6 @@ def serve_command(
 
     if not 0 < rate_limit < math.inf:
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
-    if math.isnan(grace):
-        raise SettingsError("--grace is nan, must be hours, 0 or more; try 24")
     address = parse_ledger_address(ledger or run / "budget.db")
     key_table_path(address, keys)  # refused before the run is read
     run_service(
@@ -104,14 +91,4 @@ def serve_command(
         allow_chance=allow_chance,
         keys=keys,
         engine=engine,
-        grace_seconds=3600 * grace,
-    )
-
-
-def hold_reload_signal() -> None:
-    """Keep SIGHUP, until there is a service, for the seconds that a start takes."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    signal.signal(signal.SIGHUP, lambda *_: None)  # one for a start that failed ends nothing
-    click.get_current_context().call_on_close(
-        lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     )

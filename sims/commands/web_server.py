@@ -15,7 +15,7 @@ from clients.service.app import ServiceApp
 from clients.service.model_offer import ModelOffer
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
-from clients.service.service import Limits, Reload, Service
+from clients.service.service import Limits, Service
 from clients.service.worker import ProcessWorker, spare_from_collections
 from clients.service_messages import LOOPBACK_HOSTS, ExpectedCard
 from fedcel.errors import RunError, SettingsError
@@ -37,7 +37,6 @@ from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
 SMALL_LOSS = 5.0  # points of accuracy that private answers are worth
-GRACE_SECONDS = 86_400.0  # that a replaced model version is still answered
 IDLE_SECONDS = 30  # that a connection may be silent, a header incomplete, an answer unread
 
 
@@ -51,44 +50,28 @@ def run_service(
     overrides: Mapping[str, Scalar] | None = None,
     allow_chance: bool = False,
     engine: Engine = "torch",
-    grace_seconds: float = GRACE_SECONDS,
 ) -> None:
     """Answer queries until SIGTERM or Ctrl-C, then those under way, then return.
 
     `keys`: file of clients' keys, None: beside the ledger's. `overrides`: settings of the group
     privacy, instead of the run's. `allow_chance`: also serve answers that are not shown to be
-    better than a guess. `grace_seconds`: how long a model version is still answered after SIGHUP
-    replaced it. SettingsError, RunError or LedgerError say what keeps it from starting.
+    better than a guess. SettingsError, RunError or LedgerError say what keeps it from starting.
     """
     check_endpoint(endpoint)
     configure_server(FastAPI(), endpoint)  # a useless certificate is named before the run is read
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
-    ledger_file = fix_ledger(ledger)
-
-    def load() -> tuple[ModelOffer, str]:
-        run = run_folder.read_run(folder)
-        return load_offer(run, overrides or {}, engine, allow_chance=allow_chance)
-
-    def load_again() -> ModelOffer:
-        if fix_ledger(ledger) != ledger_file:
-            raise SettingsError(
-                f"the ledger is {ledger_file}, after a restart it would be {fix_ledger(ledger)} "
-                "with other budgets; start with --ledger FILE outside of the run"
-            )
-        return load()[0]
-
+    if isinstance(ledger, Path):  # a link may point elsewhere later
+        ledger = ledger.parent.resolve() / ledger.name
     with ProcessWorker() as worker:  # it starts while the run is read
-        offer, verdict = load()
-        reload = Reload(load_again, grace_seconds)
-        service = Service(offer, ledger_file, limits, keys=keys, reload=reload, worker=worker)
+        run = run_folder.read_run(folder)
+        offer, verdict = load_offer(run, overrides or {}, engine, allow_chance=allow_chance)
+        service = Service(offer, ledger, limits, keys=keys, worker=worker)
         server = uvicorn.Server(configure_server(ServiceApp(service), endpoint))
         with open_socket(endpoint) as listener:
             configure_logs()
             scheme = "https" if endpoint.certificate else "http"
             print(verdict)
             greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
-            signal.signal(signal.SIGHUP, lambda *_: service.request_reload())
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # `serve` held it
             service.on_failure = partial(setattr, server, "should_exit", True)
             spare_from_collections()
             run_until_stopped(server, listener, greeting)
@@ -96,11 +79,6 @@ def run_service(
         raise service.failure
     if not server.started:
         raise RunError(f"{folder}: the service did not start; see its log")
-
-
-def fix_ledger(ledger: LedgerAddress) -> LedgerAddress:
-    """Return a ledger's file with links to folders resolved: a link may point elsewhere later."""
-    return ledger.parent.resolve() / ledger.name if isinstance(ledger, Path) else ledger
 
 
 def load_offer(

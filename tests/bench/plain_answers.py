@@ -14,7 +14,7 @@ BODY = b'{"unit": "logits", "label": 0, "values": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
 def answer_plainly(worker: AnswerWorker, asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
     """Return what the heads say, for nothing."""
-    model = worker._answerers[asks[0].version].model
+    model = worker._answerer.model
     rows = torch.stack([torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks])
     logits = model.predict(rows).logits
     pairs = zip(logits.argmax(1).tolist(), logits.tolist(), strict=True)

@@ -21,7 +21,7 @@ from clients.service import ServedModel, load_served, worker
 from clients.service.access import add_key, key_table_path
 from clients.service.app import ServiceApp
 from clients.service.model_offer import ModelOffer
-from clients.service.service import Limits, Reload, Service
+from clients.service.service import Limits, Service
 from clients.service.worker import ThreadWorker, Worker
 from fedcel.data import load_splits
 from fedcel.privacy import Mechanism
@@ -108,7 +108,6 @@ def running(
     *,
     ledger: str | None = None,
     model: ServedModel | None = None,
-    reload: Reload | None = None,
     worker: Worker | None = None,
 ) -> Iterator[Running]:
     """Serve a run to the client `phone`, which may spend `epsilon`.
@@ -128,7 +127,6 @@ def running(
         address,
         limits or Limits(rate=1e6),
         keys=keys,
-        reload=reload,
         worker=worker,
     )
     endpoint = Endpoint("127.0.0.1", 0, None, None, False)

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -43,16 +43,8 @@ def new_key(ledger: Path, epsilon: float = 1e6) -> str:
 
 
 @contextmanager
-def serving(
-    run: Path,
-    ledger: Path,
-    *more: object,
-    at_start: Callable[["subprocess.Popen[str]"], None] = lambda _: None,
-) -> Iterator[Process]:
-    """Start a service on a free port; kill it in the end if it still runs.
-
-    `at_start` gets the process before it says anything.
-    """
+def serving(run: Path, ledger: Path, *more: object) -> Iterator[Process]:
+    """Start a service on a free port; kill it in the end if it still runs."""
     command = [sys.executable, "-m", "sims", "serve", run, "--ledger", ledger, "--port", "0"]
     log = ledger.with_name(f"log-{time.monotonic_ns()}.jsonl")
     with log.open("w") as errors:
@@ -65,7 +57,6 @@ def serving(
         )
     try:
         assert process.stdout
-        at_start(process)
         lines = [process.stdout.readline() for _ in range(3)]  # what answers are worth comes first
         said = lines[-1]
         assert said.startswith("serving "), log.read_text()

@@ -224,7 +224,7 @@ def test_a_key_that_ends_soon_is_told_to_the_operator(
         add_key(keys, "phone", 30, now)
         ending = add_key(keys, "phone", 2, now)
         add_key(keys, "phone", 1, now - 1e6)  # it has ended
-        up.service._loop.call_soon_threadsafe(up.service.warn_of_keys)
+        up.service.loop.call_soon_threadsafe(up.service.warn_of_keys)
         text = httpx.get(f"{up.url}/metrics").text
         seconds = float(re.findall(r"^fedcel_key_expiry_seconds (.*)$", text, re.M)[0])
         assert abs(seconds - 2 * 86_400) < 60 and "fedcel_keys_expiring 1.0" in text

@@ -48,20 +48,21 @@ def offer(engine: str = "torch", **changes: object) -> ModelOffer:
 
 def query(served: ModelOffer, name: str, value: float) -> Query:
     message = np.full(served.model.net.features, value, "<f4").tobytes()
-    return Query("phone", name, message, wants_uncertainty=False, version=served.model.version)
+    return Query("phone", name, message, wants_uncertainty=False)
 
 
 def with_worker(
     path: Path,
+    served: ModelOffer,
     scene: Callable[[Worker], Awaitable[None]],
     worker: Worker | None = None,
 ) -> None:
-    """Play a scene at a worker whose client `phone` has 100 epsilon."""
+    """Play a scene at a worker of a model, whose client `phone` has 100 epsilon."""
     with Ledger.open(path) as ledger:
         ledger.grant("phone", 100 * MICRO)
 
     async def play(worker: Worker) -> None:
-        await worker.open(path, lambda: None)
+        await worker.open(path, served, lambda: None)
         await scene(worker)
         await worker.close()
 
@@ -92,10 +93,6 @@ class Unsendable:
         return fail_with_words, (None,)
 
 
-def count_versions(worker: AnswerWorker) -> int:
-    return len(worker._answerers)
-
-
 def forbid_writing(worker: AnswerWorker) -> None:
     """Let the ledger be read alone."""
     worker.ledger.db.execute("PRAGMA query_only = ON")
@@ -105,28 +102,31 @@ def linger(worker: AnswerWorker, seconds: float) -> None:
     time.sleep(seconds)
 
 
-def test_a_process_answers_as_a_thread_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "changes"),
+    [
+        ("torch", {"privacy.mechanism": "label-only"}),
+        ("onnx", {"privacy.mechanism": "discrete-laplace", "net.features": 6}),
+    ],
+)
+def test_a_process_answers_as_a_thread_does(
+    tmp_path: Path, engine: str, changes: dict[str, object]
+) -> None:
     """Whatever the mechanism and the engine; one ledger, so that a repeat elsewhere is free."""
-    offers = [
-        offer(**{"privacy.mechanism": "label-only"}),
-        offer("onnx", **{"privacy.mechanism": "discrete-laplace", "net.features": 6}),
-    ]
+    served = offer(engine, **changes)
     told: list[bytes] = []
 
     async def ask(worker: Worker, is_fresh: bool) -> None:
-        for served in offers:
-            await worker.call(AnswerWorker.add_version, served)
-        queries = [query(served, f"request-{k}", 0.5) for k, served in enumerate(offers)]
-        replies, phases = await worker.call(AnswerWorker.answer, queries)
-        assert [name for name, _ in phases] == ["heads", "noise", "write", "charge"] * 2
-        answers = [reply for reply in replies if isinstance(reply, PrivateAnswer)]
-        assert [answer.is_fresh for answer in answers] == [is_fresh] * 2
-        told.append(b"".join(answer.body for answer in answers))
-        assert (await worker.call(AnswerWorker.read_balance, "phone")).spent == 8 * MICRO
-        await worker.call(AnswerWorker.remove_version, offers[0].model.version)
+        replies, phases = await worker.call(AnswerWorker.answer, [query(served, "request-1", 0.5)])
+        assert [*phases] == ["heads", "noise", "write", "charge"]
+        (answer,) = replies
+        assert isinstance(answer, PrivateAnswer) and answer.is_fresh == is_fresh
+        told.append(answer.body)
+        assert (await worker.call(AnswerWorker.read_balance, "phone")).spent == 4 * MICRO
 
-    with_worker(tmp_path / "ledger.db", lambda worker: ask(worker, True))
-    with_worker(tmp_path / "ledger.db", lambda worker: ask(worker, False), ThreadWorker())
+    path = tmp_path / "ledger.db"
+    with_worker(path, served, lambda worker: ask(worker, True))
+    with_worker(path, served, lambda worker: ask(worker, False), ThreadWorker())
     assert told[0] == told[1]
 
 
@@ -140,48 +140,32 @@ def test_errors_come_back_with_words_of_their_own_alone(tmp_path: Path) -> None:
         await worker.call(forbid_writing)
         with pytest.raises(LedgerError, match="it is read-only"):
             await worker.call(AnswerWorker.answer, [query(served, "request-1", 0.5)])
-        assert (await worker.call(AnswerWorker.read_balance, "phone")).spent == 0
-
-    served = offer()
-
-    async def add_first(worker: Worker) -> None:
-        await worker.call(AnswerWorker.add_version, served)
-        await scene(worker)
-
-    with_worker(tmp_path / "ledger.db", add_first)
-    (tmp_path / "text").write_text("no ledger, but longer than the head of a database " * 9)
-
-    async def open_text(worker: Worker) -> None:
-        with pytest.raises(LedgerError, match="no ledger, or damaged"):
-            await worker.open(tmp_path / "text", lambda: None)
-        await worker.close()
-
-    with ProcessWorker() as worker:
-        asyncio.run(open_text(worker))
-
-
-def test_what_cannot_be_sent_is_refused_and_nobody_gets_another_s_reply(tmp_path: Path) -> None:
-    """Here or there; a version that cannot be rehearsed does not stay, and the worker goes on."""
-    served = offer()
-
-    async def scene(worker: Worker) -> None:
-        with pytest.raises(TypeError):
-            await worker.call(
-                AnswerWorker.add_version, served._replace(mechanism=Unsendable(False))
-            )
-        with pytest.raises(AnsweringError, match="ValueError at") as caught:
-            await worker.call(AnswerWorker.add_version, served._replace(mechanism=Unsendable(True)))
-        assert "secret" not in str(caught.value)
-        broken = replace(served.model, heads={"weight": torch.zeros(1, 10, 3)})
-        with pytest.raises(AnsweringError, match="KeyError at"):
-            await worker.call(AnswerWorker.add_version, served._replace(model=broken))
-        assert await worker.call(count_versions) == 0
-        await worker.call(AnswerWorker.add_version, served)
-        assert await worker.call(count_versions) == 1
         asked = [worker.call(AnswerWorker.read_balance, name) for name in ("phone", "unknown")]
         assert [balance.granted for balance in await asyncio.gather(*asked)] == [100 * MICRO, 0]
 
-    with_worker(tmp_path / "ledger.db", scene)
+    served = offer()
+    with_worker(tmp_path / "ledger.db", served, scene)
+
+
+def test_a_worker_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    """No ledger, a model that cannot be rehearsed, what cannot be sent, here or there."""
+    (tmp_path / "text").write_text("no ledger, but longer than the head of a database " * 9)
+    served, path = offer(), tmp_path / "ledger.db"
+    broken = replace(served.model, heads={"weight": torch.zeros(1, 10, 3)})
+
+    async def open_badly() -> None:
+        for ledger, model, error, words in (
+            (tmp_path / "text", served, LedgerError, "no ledger, or damaged"),
+            (path, served._replace(model=broken), AnsweringError, "KeyError at"),
+            (path, served._replace(mechanism=Unsendable(False)), TypeError, "secret words"),
+            (path, served._replace(mechanism=Unsendable(True)), AnsweringError, "ValueError at"),
+        ):
+            with ProcessWorker() as worker:
+                with pytest.raises(error, match=words):
+                    await worker.open(ledger, model, lambda: None)
+                await worker.close()
+
+    asyncio.run(open_badly())
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +177,7 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
         await asyncio.sleep(0.1)
 
     started = time.monotonic()
-    with_worker(tmp_path / "ledger.db", scene)
+    with_worker(tmp_path / "ledger.db", offer(), scene)
     assert time.monotonic() - started < 20
 
 
@@ -208,7 +192,7 @@ def test_a_killed_process_is_told_to_all_who_wait(tmp_path: Path) -> None:
     ends: list[float] = []
 
     async def scene(worker: ProcessWorker) -> None:
-        await worker.open(tmp_path / "ledger.db", lambda: ends.append(time.monotonic()))
+        await worker.open(tmp_path / "ledger.db", offer(), lambda: ends.append(time.monotonic()))
         await worker.call(linger, 0.1)
         assert not ends
         waiting = [asyncio.create_task(worker.call(linger, 60)) for _ in range(2)]

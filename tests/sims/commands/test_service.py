@@ -177,9 +177,8 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
         allow_chance: bool,
         keys: Path | None,
         engine: object,
-        grace_seconds: float,
     ) -> None:
-        assert keys is None and grace_seconds == 24 * 3600
+        assert keys is None
         calls.append((ledger, overrides, allow_chance))
 
     monkeypatch.setattr("sims.commands.web_server.run_service", note)
@@ -204,7 +203,6 @@ URL = "postgresql://ann:s3cret@127.0.0.1:1/fedcel"
         (["ledger", "keys", "l.db", "--client", "a", "--days", "-1"], ["--days is -1"], 2),
         (["ledger", "keys", "l.db", "--client", "a", "--epsilon", "nan"], ["epsilon is nan"], 2),
         (["serve", "none"], ["is not a folder"], 2),
-        (["serve", "run", "--grace", "nan"], ["--grace is nan, must be hours, 0 or more"], 2),
         (["serve", "run", "--ledger", URL], ["postgresql://ann:***@127", "give --keys FILE"], 2),
         (["serve", "run", "--ledger", "redis://:s3cret@h"], ["redis://***", "must be the path"], 2),
         (["ledger", "list", URL], ["postgresql://ann:***@127", "give --keys FILE"], 2),
