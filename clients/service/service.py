@@ -19,7 +19,7 @@ from clients.service.problems import (
     explain_ledger,
     explain_refusal,
 )
-from clients.service.worker import AnsweringError, AnswerWorker, Batcher, ThreadWorker, Worker
+from clients.service.worker import AnsweringError, AnswerWorker, Batcher, ProcessWorker
 from clients.service_messages import QUERY_PATH, READ_PATHS, ModelCard
 from fedcel.errors import FedcelError, LedgerError, RunError
 from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
@@ -62,7 +62,7 @@ class Service:
         limits: Limits,
         *,
         keys: Path | None = None,
-        worker: Worker | None = None,
+        worker: ProcessWorker,
     ) -> None:
         self.offer = offer
         self.limits = limits
@@ -73,7 +73,7 @@ class Service:
         self.is_ending = False
         self.failure: FedcelError | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        self.worker = worker or ThreadWorker()
+        self.worker = worker
         self._ledger_address = ledger
         self._probe: asyncio.Task[None] | None = None
         self._wrote_at = -math.inf
@@ -100,7 +100,7 @@ class Service:
             self._answer_batch,
             max_batch=self.limits.batch,
             max_waiting=self.limits.queue,
-            at_once=self.worker.batches_at_once,
+            at_once=2,  # one is answered while the next is read
         )
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})

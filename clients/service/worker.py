@@ -1,10 +1,10 @@
-"""Workers that answer queries: a queue in front, a thread or a process behind it.
+"""Worker that answers queries: a queue in front, a process behind it.
 
-A worker has the ledger and the model, and does one thing after the other.
-In a process of its own it has an interpreter and a core of its own, too. Both processes then speak
-over a pair of sockets that nobody else has, in the order of the requests: each message is its
-length in eight bytes, then a pickle. The process ends when the service's end of the pair is closed,
-however the service ended, and never by a signal that was meant for the service.
+It has the ledger and the model, and does one thing after the other, with an interpreter and a core
+of its own. Both processes speak over a pair of sockets that nobody else has, in the order of the
+requests: each message is its length in eight bytes, then a pickle. The process ends when the
+service's end of the pair is closed, however the service ended, and never by a signal that was meant
+for the service.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar, final
 
@@ -29,8 +28,6 @@ from clients.service.problems import ProblemError, ProblemKind, describe_place
 from fedcel.errors import FedcelError, LedgerError
 from fedcel.privacy.ledger import Balance, Ledger, LedgerAddress, Refusal
 
-LINGER_SECONDS = 0.001
-"""Wait of a batch for the next item, twice; uvloop counts in milliseconds."""
 MAX_LINGER_SECONDS = 0.01
 """Longest wait of its first item for others."""
 LENGTH_BYTES = 8
@@ -87,42 +84,11 @@ class AnswerWorker:
         self.ledger.close()
 
 
-@final
-class ThreadWorker:
-    """A worker in a thread of this process; it ends with it."""
-
-    batches_at_once = 1
-    """Batches that are worth sending before the first one is answered."""
-    worker: AnswerWorker | None = None
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "fedcel-answers")
-
-    async def open(
-        self, ledger: LedgerAddress, offer: ModelOffer, on_end: Callable[[], None]
-    ) -> None:
-        """Make the worker; LedgerError where its ledger cannot be opened."""
-        self.worker = await run_in_thread(self._thread, AnswerWorker, ledger, offer)
-
-    async def call(self, method: Callable[..., Result], *arguments: object) -> Result:
-        """Return a result of a method of `AnswerWorker`, or raise its error."""
-        return await run_in_thread(self._thread, method, self.worker, *arguments)
-
-    async def close(self) -> None:
-        """Do what was asked, then close the ledger."""
-        if self.worker is not None:
-            await self.call(AnswerWorker.close)
-        await asyncio.to_thread(self._thread.shutdown)
-
-
-@final
 class ProcessWorker:
     """A worker in a process of its own, which starts now and ends with the context.
 
     It works on one batch while the event loop reads the queries of the next.
     """
-
-    batches_at_once = 2
 
     _writer: asyncio.StreamWriter
     _replies: asyncio.Task[None] | None = None
@@ -210,10 +176,6 @@ class ProcessWorker:
                 on_end()
 
 
-Worker = ThreadWorker | ProcessWorker
-"""An `AnswerWorker`, asked from an event loop; its requests are done in order."""
-
-
 def start_process(connection: socket.socket) -> "subprocess.Popen[bytes]":
     """Start a process that answers over a socket and looks for modules where this one does."""
     code = f"from {__name__} import main; main()"
@@ -280,10 +242,9 @@ class Batcher(Generic[Item, Result]):
     At most `max_waiting` items wait, at most `max_batch` are a batch, at most `at_once` batches are
     under way. It belongs to the event loop in which it is made.
 
-    Work in a thread takes one batch at a time, as each change of turns costs more than a wait: a
-    batch begins as soon as all that were under way at the end of the last one are waiting again, or
-    no more come. Work in another process takes two batches of half of them, so that both processes
-    are at work.
+    A batch begins as soon as its share of all that were under way at the end of the last one is
+    waiting again, or no more come. With two at once, of half of them each, this process and that
+    which answers are both at work.
     """
 
     def __init__(
@@ -292,7 +253,7 @@ class Batcher(Generic[Item, Result]):
         *,
         max_batch: int,
         max_waiting: int,
-        at_once: int = 1,
+        at_once: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.work = work
@@ -338,11 +299,7 @@ class Batcher(Generic[Item, Result]):
         count = 0
         while len(self.waiting) > count and self.loop.time() < deadline:
             count = len(self.waiting)
-            if self.at_once > 1:  # a process that has nothing to do waits for what is there already
-                await asyncio.sleep(0)
-            else:  # twice: a busy loop may not have looked for what came since
-                await asyncio.sleep(LINGER_SECONDS)
-                await asyncio.sleep(LINGER_SECONDS)
+            await asyncio.sleep(0)
         self._lingering = None
         self._begin()
 
@@ -377,19 +334,3 @@ class Batcher(Generic[Item, Result]):
         assert task is not None
         del self._under_way[task]
         self._begin_if_due()
-
-
-async def run_in_thread(
-    thread: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object
-) -> Result:
-    """Return what work returns that runs in a thread; what would end the event loop is an error."""
-
-    def run() -> Result:
-        try:
-            return work(*arguments)
-        except Exception:
-            raise
-        except BaseException as error:  # such as SystemExit
-            raise RuntimeError(f"the work ended with {type(error).__name__}") from None
-
-    return await asyncio.get_running_loop().run_in_executor(thread, run)

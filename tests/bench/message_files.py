@@ -31,7 +31,7 @@ from fedcel.privacy import Mechanism
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_run_config
-from tests.clients.serving import made_run, make_offer
+from tests.clients.serving import ThreadWorker, made_run, make_offer
 
 RUN_CONFIG = {"clients": 4, "cel.kind": "cluster", "cel.warm-up": 0, "local.steps": 3, "rounds": 10}
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,9 @@ def record_query_files() -> Counter[str]:
             ledger.grant("phone", 100 * MICRO)
         offer = make_offer(made_run())
         mechanism = LastStep(offer.mechanism, stop)
-        service = Service(offer._replace(mechanism=mechanism), ledger_path, Limits())
+        service = Service(
+            offer._replace(mechanism=mechanism), ledger_path, Limits(), worker=ThreadWorker()
+        )
         headers = {
             "authorization": f"Bearer {key}",
             "content-type": "application/octet-stream",

@@ -29,19 +29,14 @@ import torch
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
 from clients.service.onnx_heads import use_onnx_heads
 from clients.service.service import Service
-from clients.service.worker import (
-    ProcessWorker,
-    ThreadWorker,
-    Worker,
-    spare_from_collections,
-)
+from clients.service.worker import ProcessWorker, spare_from_collections
 from fedcel.privacy import LabelOnly
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from sims.commands.onnx_export import convert_heads
 from tests.bench.plain_answers import BODY, answer_plainly
-from tests.clients.serving import Running, made_run, running
+from tests.clients.serving import Running, ThreadWorker, made_run, running
 
 CONNECTIONS, GROUP, ROUNDS = (16, 128), 16, 3
 WRK = os.environ.get("WRK") or shutil.which("wrk")
@@ -55,7 +50,7 @@ class Served(NamedTuple):
     engine: str
     strip: Callable[[Service], None]
     """Takes out of it what it is compared without."""
-    worker: Callable[[], Worker] = ProcessWorker
+    worker: Callable[[], ProcessWorker] = ProcessWorker
     """Where the answers are made."""
 
 

@@ -1,5 +1,6 @@
 """A run without training, and a service of it in a thread, on a real socket and ledger."""
 
+import asyncio
 import math
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -22,10 +24,10 @@ from clients.service.access import add_key, key_table_path
 from clients.service.app import ServiceApp
 from clients.service.model_offer import ModelOffer
 from clients.service.service import Limits, Service
-from clients.service.worker import ThreadWorker, Worker
+from clients.service.worker import AnswerWorker, ProcessWorker, Result
 from fedcel.data import load_splits
 from fedcel.privacy import Mechanism
-from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
+from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, parse_ledger_address
 from fedcel.run_parts import init_net
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
@@ -92,6 +94,44 @@ class Running(NamedTuple):
         return httpx.post(f"{self.url}/v1/query", content=content, headers=sent, timeout=seconds)
 
 
+class ThreadWorker(ProcessWorker):
+    """A worker in a thread of this process, which takes any object as a mechanism."""
+
+    worker: AnswerWorker | None = None
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+
+    async def open(
+        self, ledger: LedgerAddress, offer: ModelOffer, on_end: Callable[[], None]
+    ) -> None:
+        self.worker = await run_in_thread(self._thread, AnswerWorker, ledger, offer)
+
+    async def call(self, method: Callable[..., Result], *arguments: object) -> Result:
+        return await run_in_thread(self._thread, method, self.worker, *arguments)
+
+    async def close(self) -> None:
+        if self.worker is not None:
+            await self.call(AnswerWorker.close)
+        await asyncio.to_thread(self._thread.shutdown)
+
+
+async def run_in_thread(
+    thread: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object
+) -> Result:
+    """Return what work returns that runs in a thread; what would end the event loop is an error."""
+
+    def run() -> Result:
+        try:
+            return work(*arguments)
+        except Exception:
+            raise
+        except BaseException as error:  # such as SystemExit
+            raise RuntimeError(f"the work ended with {type(error).__name__}") from None
+
+    return await asyncio.get_running_loop().run_in_executor(thread, run)
+
+
 def ledger_of(up: Running) -> Ledger:
     """Return a service's own connection to its ledger, at a worker in a thread."""
     assert isinstance(up.service.worker, ThreadWorker) and up.service.worker.worker
@@ -108,7 +148,7 @@ def running(
     *,
     ledger: str | None = None,
     model: ServedModel | None = None,
-    worker: Worker | None = None,
+    worker: ProcessWorker | None = None,
 ) -> Iterator[Running]:
     """Serve a run to the client `phone`, which may spend `epsilon`.
 
@@ -127,7 +167,7 @@ def running(
         address,
         limits or Limits(rate=1e6),
         keys=keys,
-        worker=worker,
+        worker=worker or ThreadWorker(),
     )
     endpoint = Endpoint("127.0.0.1", 0, None, None, False)
     server = uvicorn.Server(configure_server(ServiceApp(service), endpoint))

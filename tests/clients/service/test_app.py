@@ -24,7 +24,7 @@ from clients.service.app import ServiceApp
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
-from tests.clients.serving import Running, made_run, make_offer, running, wait_until
+from tests.clients.serving import Running, ThreadWorker, made_run, make_offer, running, wait_until
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
 
@@ -77,7 +77,8 @@ def test_the_declared_route_is_the_one_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No layer before it has an answer of its own."""
-    app = ServiceApp(Service(make_offer(made_run()), tmp_path / "ledger.db", Limits()))
+    path, worker = tmp_path / "ledger.db", ThreadWorker()
+    app = ServiceApp(Service(make_offer(made_run()), path, Limits(), worker=worker))
     (route,) = [route for route in app.routes if getattr(route, "path", "") == "/v1/query"]
 
     async def answer(request: Request) -> Response:
@@ -265,7 +266,7 @@ class Slow:
 
 
 def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: Path) -> None:
-    """One at work, two wait, the fourth gets 503; at the end the three have their answers."""
+    """Two under way, two wait, the fifth gets 503; at the end the four have their answers."""
     slow, replies = Slow(), []
     with running(tmp_path, limits=Limits(queue=2, batch=1, rate=1e6), mechanism=slow) as up:
         slow.open.clear()
@@ -273,18 +274,18 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
         def ask(value: float) -> None:
             replies.append(structured(up, message=[value] * 8))
 
-        threads = [threading.Thread(target=ask, args=(i / 10,)) for i in range(3)]
+        threads = [threading.Thread(target=ask, args=(i / 10,)) for i in range(4)]
         batcher = up.service.batcher
-        for count, thread in enumerate(threads):
+        for count, thread in enumerate(threads, 1):
             thread.start()
-            wait_until(lambda n=count: bool(batcher._under_way) and len(batcher.waiting) == n)  # type: ignore[misc]
+            wait_until(lambda n=count: len(batcher._under_way) + len(batcher.waiting) == n)  # type: ignore[misc]
         busy = structured(up)
         problem(busy, ProblemKind.BUSY)
         assert busy.headers["retry-after"] == "1"
         threading.Timer(0.3, slow.open.set).start()
     for thread in threads:
         thread.join(10)
-    assert [reply.status_code for reply in replies] == [200] * 3
+    assert [reply.status_code for reply in replies] == [200] * 4
 
 
 def refuse_space(**_: object) -> None:

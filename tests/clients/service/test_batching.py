@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from clients.service import worker
 from clients.service.problems import ProblemError
-from clients.service.worker import Batcher, run_in_thread
+from clients.service.worker import Batcher
+from tests.clients.serving import run_in_thread
 
 
 class Gate:
@@ -38,7 +38,9 @@ def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=3, max_waiting=4)
+            batcher = Batcher(
+                partial(run_in_thread, thread, gate), max_batch=3, max_waiting=4, at_once=1
+            )
             first = asyncio.create_task(batcher.submit(0))
             await asyncio.sleep(0.05)
             waiting = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
@@ -60,7 +62,7 @@ def test_answers_that_do_not_match_in_number_fail_their_own_questions() -> None:
     async def scene() -> None:
         with ThreadPoolExecutor(1) as thread:
             work = partial(run_in_thread, thread, lambda items: [i for i in items if i])
-            batcher = Batcher(work, max_batch=2, max_waiting=9)
+            batcher = Batcher(work, max_batch=2, max_waiting=9, at_once=1)
             with pytest.raises(ValueError, match="0 results for 1"):
                 await asyncio.wait_for(batcher.submit(0), 30)
             assert await asyncio.wait_for(batcher.submit(3), 30) == 3
@@ -73,7 +75,9 @@ def test_closing_answers_all_that_waits_and_takes_nothing_more() -> None:
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=2, max_waiting=9)
+            batcher = Batcher(
+                partial(run_in_thread, thread, gate), max_batch=2, max_waiting=9, at_once=1
+            )
             waiting = [asyncio.create_task(batcher.submit(i)) for i in range(5)]
             await asyncio.sleep(0.02)
             closing = asyncio.create_task(batcher.close())
@@ -94,7 +98,9 @@ def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=8, max_waiting=9)
+            batcher = Batcher(
+                partial(run_in_thread, thread, gate), max_batch=8, max_waiting=9, at_once=1
+            )
             gone = asyncio.create_task(batcher.submit(2))
             await asyncio.sleep(0.02)
             gone.cancel()
@@ -110,10 +116,8 @@ def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
     asyncio.run(scene())
 
 
-def test_a_batch_waits_for_all_that_were_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_waits_for_all_that_were_under_way() -> None:
     """Eight that ask again at once are one batch again; one alone is not kept waiting."""
-    monkeypatch.setattr(worker, "LINGER_SECONDS", 0.2)  # more than a busy machine takes
-    monkeypatch.setattr(worker, "MAX_LINGER_SECONDS", 0.4)
 
     async def scene() -> None:
         batches: list[int] = []
@@ -123,7 +127,9 @@ def test_a_batch_waits_for_all_that_were_under_way(monkeypatch: pytest.MonkeyPat
             return items
 
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(partial(run_in_thread, thread, work), max_batch=64, max_waiting=99)
+            batcher = Batcher(
+                partial(run_in_thread, thread, work), max_batch=64, max_waiting=99, at_once=1
+            )
 
             async def ask_again() -> None:
                 for turn in range(20):

@@ -19,13 +19,12 @@ from clients.service.worker import (
     AnsweringError,
     AnswerWorker,
     ProcessWorker,
-    ThreadWorker,
-    Worker,
 )
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
 from sims.commands.onnx_export import convert_heads
 from tests.clients.serving import (
+    ThreadWorker,
     fork_worker,
     made_run,
     make_offer,
@@ -54,14 +53,14 @@ def query(served: ModelOffer, name: str, value: float) -> Query:
 def with_worker(
     path: Path,
     served: ModelOffer,
-    scene: Callable[[Worker], Awaitable[None]],
-    worker: Worker | None = None,
+    scene: Callable[[ProcessWorker], Awaitable[None]],
+    worker: ProcessWorker | None = None,
 ) -> None:
     """Play a scene at a worker of a model, whose client `phone` has 100 epsilon."""
     with Ledger.open(path) as ledger:
         ledger.grant("phone", 100 * MICRO)
 
-    async def play(worker: Worker) -> None:
+    async def play(worker: ProcessWorker) -> None:
         await worker.open(path, served, lambda: None)
         await scene(worker)
         await worker.close()
@@ -116,7 +115,7 @@ def test_a_process_answers_as_a_thread_does(
     served = offer(engine, **changes)
     told: list[bytes] = []
 
-    async def ask(worker: Worker, is_fresh: bool) -> None:
+    async def ask(worker: ProcessWorker, is_fresh: bool) -> None:
         replies, phases = await worker.call(AnswerWorker.answer, [query(served, "request-1", 0.5)])
         assert [*phases] == ["heads", "noise", "write", "charge"]
         (answer,) = replies
@@ -133,7 +132,7 @@ def test_a_process_answers_as_a_thread_does(
 def test_errors_come_back_with_words_of_their_own_alone(tmp_path: Path) -> None:
     """The ledger's say what to do; an unexpected one says where it arose. Then it goes on."""
 
-    async def scene(worker: Worker) -> None:
+    async def scene(worker: ProcessWorker) -> None:
         with pytest.raises(AnsweringError, match=r"ValueError at .*test_worker.py") as caught:
             await worker.call(fail_with_words)
         assert "secret" not in str(caught.value)
@@ -172,7 +171,7 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     """The end waits so long, and no longer."""
     monkeypatch.setattr("clients.service.worker.CLOSE_SECONDS", 0.2)
 
-    async def scene(worker: Worker) -> None:
+    async def scene(worker: ProcessWorker) -> None:
         asyncio.get_running_loop().create_task(ignore_end(worker.call(linger, 60)))
         await asyncio.sleep(0.1)
 
