@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,8 +26,6 @@ from fedcel.files import lock_file, write_whole
 from fedcel.privacy.ledger import LedgerAddress, PostgresAddress
 
 TABLE_FORMAT = 1
-WARNING_SECONDS = 7 * 86_400
-"""A key that ends within this time is warned of."""
 TABLE_MODE = 0o600  # only its owner reads the table
 CLIENT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 KEY_PATTERN = re.compile(r"fedcel_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
@@ -133,15 +130,6 @@ def hash_key(key: str) -> str:
     return sha256(key.encode()).hexdigest()
 
 
-class KeyExpiry(NamedTuple):
-    """Keys that end soon; those that have ended are left out."""
-
-    seconds: float
-    """Time until the first one ends; infinite where none does."""
-    soon: list[StoredKey]
-    """Keys that end within seven days."""
-
-
 class KeyFile:
     """One version of the keys' file.
 
@@ -181,14 +169,13 @@ class KeyStore:
             raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
         return stored_key
 
-    def find_ending(self, now: float) -> KeyExpiry:
-        """Return which keys end soon; RunError where their file is damaged."""
-        ends = [(key.expires, key) for key in self._read_changes().keys.values() if key.expires]
-        lasting = [(end - now, key) for end, key in ends if end > now]
-        return KeyExpiry(
-            min((seconds for seconds, _ in lasting), default=math.inf),
-            [key for seconds, key in lasting if seconds <= WARNING_SECONDS],
-        )
+    def measure_expiry(self, now: float) -> float:
+        """Return the seconds to the first end of a key, infinite without one; RunError on damage.
+
+        Keys that have ended are left out.
+        """
+        ends = [key.expires for key in self._read_changes().keys.values() if key.expires]
+        return min((end - now for end in ends if end > now), default=math.inf)
 
     def _read_changes(self) -> KeyFile:
         version = None

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from clients.service_messages import (
     ProblemBody,
     Question,
 )
+from fedcel.errors import RunError
 from fedcel.privacy.ledger import MICRO
 
 BINARY_TYPE = "application/octet-stream"
@@ -241,9 +242,10 @@ class ServiceApp(FastAPI):
 
     async def send_metrics(self, _: Request) -> Response:
         """Give the numbers of the service, for Prometheus."""
-        expiry, metrics = self.service.find_ending_keys(), self.service.metrics
-        metrics.key_expiry.set(expiry.seconds if expiry else math.nan)
-        metrics.keys_expiring.set(len(expiry.soon) if expiry else math.nan)
+        metrics, seconds = self.service.metrics, math.nan
+        with suppress(RunError):  # the file of keys is damaged, as each request says
+            seconds = self.service.keys.measure_expiry(time.time())
+        metrics.key_expiry.set(seconds)
         text = generate_latest(metrics.registry)
         return Response(text, media_type="text/plain; version=0.0.4")
 

@@ -59,7 +59,6 @@ class Metrics:
         for is_fresh in ("true", "false"):
             self.answers.labels(is_fresh)
         self.key_expiry = gauge("fedcel_key_expiry_seconds", "Time to the first expiry.")
-        self.keys_expiring = gauge("fedcel_keys_expiring", "Keys that end within seven days.")
 
 
 class JsonLines(logging.Formatter):

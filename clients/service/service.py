@@ -2,13 +2,11 @@
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from clients.service.access import KeyExpiry, KeyStore, RateLimiter, key_table_path
+from clients.service.access import KeyStore, RateLimiter, key_table_path
 from clients.service.model_offer import ModelOffer, build_model_card
 from clients.service.monitoring import LOGGER, Metrics
 from clients.service.private_answers import PrivateAnswer, Query, ServedModel
@@ -21,10 +19,9 @@ from clients.service.problems import (
 )
 from clients.service.worker import AnsweringError, AnswerWorker, Batcher, ProcessWorker
 from clients.service_messages import QUERY_PATH, READ_PATHS, ModelCard
-from fedcel.errors import FedcelError, LedgerError, RunError
+from fedcel.errors import FedcelError, LedgerError
 from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
 
-DAY_SECONDS = 86_400.0
 PROBE_SECONDS = 2.5
 """Time for which a write to the ledger shows that it can be written."""
 PROBE_LIMIT_SECONDS = 2.0
@@ -53,7 +50,6 @@ class Service:
     batcher: Batcher[Query, PrivateAnswer | Refusal]
     loop: asyncio.AbstractEventLoop
     """Where it was started."""
-    _key_timer: asyncio.TimerHandle
 
     def __init__(
         self,
@@ -104,32 +100,14 @@ class Service:
         )
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})
-        self.warn_of_keys()
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
         self.is_ready = False
         self.is_ending = True
-        self._key_timer.cancel()
         await self.batcher.close()
         await self.worker.close()
         LOGGER.info("drained")
-
-    def find_ending_keys(self) -> KeyExpiry | None:
-        """Return the keys that end soon; None where their file is damaged."""
-        with suppress(RunError):  # each request says it
-            return self.keys.find_ending(time.time())
-        return None
-
-    def warn_of_keys(self) -> None:
-        """Log the keys that end within seven days, now and once a day."""
-        expiry = self.find_ending_keys()
-        if expiry and expiry.soon:
-            soon = [{"key": key.id, "client": key.client} for key in expiry.soon]
-            LOGGER.warning(
-                "keys expire", extra={"keys": soon, "first_in_hours": round(expiry.seconds / 3600)}
-            )
-        self._key_timer = self.loop.call_later(DAY_SECONDS, self.warn_of_keys)
 
     def check_version(self, version: str) -> None:
         """Refuse a query for another model version: ProblemError."""

@@ -198,7 +198,7 @@ def test_the_dashboard_shows_all_that_the_service_counts(tmp_path: Path) -> None
     names = find_metrics(list_panels())
     assert [name for name, series in exposed.items() if not series & names] == []
     assert names | find_metrics(list_alerts()) <= set().union(*exposed.values())
-    assert len(exposed) >= 10 and len(list_alerts()) >= 5
+    assert len(exposed) >= 9 and len(list_alerts()) >= 5
 
 
 def test_expressions_use_labels_that_the_metrics_have() -> None:

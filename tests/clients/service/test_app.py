@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import math
 import re
 import sqlite3
 import threading
@@ -213,25 +214,22 @@ def test_each_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
         assert structured(up).status_code == 200
 
 
-def test_a_key_that_ends_soon_is_told_to_the_operator(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A log line, two gauges; nothing of it for a key that lasts."""
-    caplog.set_level("INFO", "fedcel.service")
+def test_the_first_end_of_a_key_is_measured(tmp_path: Path) -> None:
+    """Infinite for keys that last, undefined where their file is damaged."""
     with running(tmp_path) as up:
-        assert "keys expire" not in caplog.messages
-        assert "fedcel_key_expiry_seconds +Inf" in httpx.get(f"{up.url}/metrics").text
+
+        def measure() -> float:
+            text = httpx.get(f"{up.url}/metrics").text
+            return float(re.findall(r"^fedcel_key_expiry_seconds (.*)$", text, re.M)[0])
+
+        assert measure() == math.inf
         keys, now = key_table_path(up.ledger), time.time()
         add_key(keys, "phone", 30, now)
-        ending = add_key(keys, "phone", 2, now)
+        add_key(keys, "phone", 2, now)
         add_key(keys, "phone", 1, now - 1e6)  # it has ended
-        up.service.loop.call_soon_threadsafe(up.service.warn_of_keys)
-        text = httpx.get(f"{up.url}/metrics").text
-        seconds = float(re.findall(r"^fedcel_key_expiry_seconds (.*)$", text, re.M)[0])
-        assert abs(seconds - 2 * 86_400) < 60 and "fedcel_keys_expiring 1.0" in text
-    (record,) = [record for record in caplog.records if record.message == "keys expire"]
-    assert vars(record)["keys"] == [{"key": ending.split("_")[1], "client": "phone"}]
-    assert vars(record)["first_in_hours"] == 48
+        assert abs(measure() - 2 * 86_400) < 60
+        keys.write_text("damaged")
+        assert math.isnan(measure())
 
 
 def test_budgets_and_accounts_end(tmp_path: Path) -> None:
