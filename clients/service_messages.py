@@ -16,24 +16,9 @@ MAX_VALUE = 1e6
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 """Hosts to which keys and messages may travel in clear: they stay on this machine."""
 
-Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False)]
-
 
 class StrictModel(BaseModel, frozen=True, extra="forbid"):
     """Unknown keys are refused."""
-
-
-class Question(StrictModel):
-    """A message, and how to answer it."""
-
-    request: str = Field(
-        pattern=REQUEST_ID_PATTERN, description="The asker's own id; the same id may be sent again."
-    )
-    model: str = Field(
-        pattern=VERSION_PATTERN, description="Model version that the message was made for."
-    )
-    message: list[Value] = Field(description="The D values that leave the encoder, noise added.")
-    uncertainty: bool = Field(False, description="Also tell entropy and BALD, for their price.")
 
 
 class Answer(StrictModel, allow_inf_nan=False):

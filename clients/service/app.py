@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,24 +39,19 @@ from clients.service_messages import (
     Budget,
     ModelCard,
     ProblemBody,
-    Question,
 )
 from fedcel.errors import RunError
 from fedcel.privacy.ledger import MICRO
 
 BINARY_TYPE = "application/octet-stream"
-JSON_TYPE = "application/json"
 BODY_SECONDS = 10.0
-JSON_VALUE_BYTES = 32  # allowed for one value
-JSON_OTHER_BYTES = 4096  # allowed for all else
 KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False))  # for the document only
 QUERY_DOCUMENTATION: dict[str, Any] = {
     "parameters": [
         {
             "name": name,
             "in": "header",
-            "required": False,
-            "description": f"With {BINARY_TYPE}.",
+            "required": True,
             "schema": {"type": "string", "pattern": pattern},
         }
         for name, pattern in (
@@ -75,7 +70,6 @@ QUERY_DOCUMENTATION: dict[str, Any] = {
                     "description": "D values of float32, little-endian.",
                 }
             },
-            JSON_TYPE: {"schema": Question.model_json_schema()},
         },
     },
 }
@@ -263,7 +257,7 @@ def explain_failure(error: Exception) -> Response:
     return ProblemError(ProblemKind.FAILED, "It is in the service's log.").to_response()
 
 
-def build_reply(content: bytes | str, media_type: str = JSON_TYPE) -> Response:
+def build_reply(content: bytes | str, media_type: str = "application/json") -> Response:
     """Return a reply for one client."""
     return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
@@ -291,34 +285,25 @@ async def parse_query(
 ) -> Query:
     """Return a request's query, checked; ProblemError says what is wrong with it."""
     media_type = headers.get(b"content-type", b"").decode("latin-1")
-    media_type = media_type.partition(";")[0].strip().lower()
+    if media_type.partition(";")[0].strip().lower() != BINARY_TYPE:
+        raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE}.")
+    service.check_version(headers.get(b"model-version", b"").decode("latin-1"))
     features = service.model.net.features
-    if media_type == BINARY_TYPE:
-        service.check_version(headers.get(b"model-version", b"").decode("latin-1"))
-        body = await read_body(request.receive, 4 * features)
-        wants_uncertainty = read_wants_uncertainty(request)
-        name = headers.get(b"idempotency-key", b"").decode("latin-1")
-        check_request_id(name)
-        values = np.frombuffer(body, "<f4", count=len(body) // 4)
-    elif media_type == JSON_TYPE:
-        body = await read_body(request.receive, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
-        question = parse_question(body)
-        wants_uncertainty = read_wants_uncertainty(request) or question.uncertainty
-        service.check_version(question.model)
-        name = question.request
-        values = np.asarray(question.message, "<f4")
-    else:
-        raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE} or {JSON_TYPE}.")
-    if len(values) != features:
+    body = await read_body(request.receive, 4 * features)
+    wants_uncertainty = read_wants_uncertainty(request)
+    name = headers.get(b"idempotency-key", b"").decode("latin-1")
+    check_request_id(name)
+    if len(body) != 4 * features:
         raise ProblemError(
             ProblemKind.INVALID,
-            f"{len(values)} values, must be {features}; in bytes float32, little-endian.",
+            f"{len(body)} bytes, must be {4 * features}: {features} values of float32.",
         )
+    values = np.frombuffer(body, "<f4")
     if not np.abs(values).max() <= MAX_VALUE:  # the largest of anything and NaN is NaN
         raise ProblemError(
             ProblemKind.INVALID, f"Values must be finite and within +-{MAX_VALUE:g}."
         )
-    return Query(client, name, values.tobytes(), wants_uncertainty)
+    return Query(client, name, body, wants_uncertainty)
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
@@ -344,18 +329,6 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         raise ProblemError(
             ProblemKind.TIMEOUT, f"Send the body within {BODY_SECONDS:g} seconds."
         ) from None
-
-
-def parse_question(body: bytes) -> Question:
-    """Return the question of a JSON body; ProblemError names only what the schema names."""
-    try:
-        return Question.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        field = first["loc"][0] if first["loc"] else "the body"
-        named = field if field in (*Question.model_fields, "the body") else "an unknown field"
-        # pydantic's full text may repeat what was sent
-        raise ProblemError(ProblemKind.INVALID, f"Wrong in {named}: {first['type']}.") from None
 
 
 def read_wants_uncertainty(request: Request) -> bool:

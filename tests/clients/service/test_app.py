@@ -2,13 +2,12 @@
 
 import asyncio
 import errno
-import json
 import math
 import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
@@ -42,11 +41,9 @@ def post(up: Running, content: bytes = GOOD, **headers: str) -> httpx.Response:
     return up.ask(content, **headers)
 
 
-def structured(up: Running, **changes: object) -> httpx.Response:
-    """Ask in JSON; `changes` replace the right fields."""
-    right = {"request": f"request-{time.monotonic_ns()}", "model": up.model.version}
-    body = {**right, "message": [0.5] * 8, **changes}
-    return post(up, json.dumps(body).encode(), content_type="application/json")
+def post_values(up: Running, values: Sequence[float] = (0.5,) * 8) -> httpx.Response:
+    """Ask about a message of these values."""
+    return post(up, np.array(values, "<f4").tobytes())
 
 
 def get(up: Running, path: str) -> httpx.Response:
@@ -63,10 +60,9 @@ def problem(reply: httpx.Response, kind: ProblemKind) -> dict[str, object]:
     return body
 
 
-def test_bytes_and_json_ask_the_same(up: Running) -> None:
-    """The same eight values get the same answer, paid once; repeats of an id, too."""
-    values = np.frombuffer(GOOD, "<f4").tolist()
-    first, again = post(up, idempotency_key="request-same"), structured(up, message=values)
+def test_equal_messages_and_ids_get_one_answer(up: Running) -> None:
+    """It is paid once."""
+    first, again = post(up, idempotency_key="request-same"), post(up)
     retry = post(up, idempotency_key="request-same")
     assert [reply.json().pop("fresh") for reply in (first, again, retry)] == [True, False, False]
     assert first.json()["values"] == again.json()["values"] == retry.json()["values"]
@@ -95,17 +91,22 @@ def test_the_declared_route_is_the_one_that_answers(
     assert asyncio.run(ask()) == "of the route"
 
 
-def test_json_may_ask_for_uncertainty_in_the_address(up: Running) -> None:
-    """As bytes do; there and in the body is the same."""
-    for number, (address, inside) in enumerate([("true", False), ("false", True), ("true", True)]):
-        body = {"request": f"request-doubt{number}", "model": up.model.version}
-        body |= {"message": [0.7 + number / 10] * 8, "uncertainty": inside}
-        answer = httpx.post(
-            f"{up.url}/v1/query?uncertainty={address}",
-            json=body,
-            headers={"authorization": f"Bearer {up.key}"},
-        ).json()
-        assert isinstance(answer["entropy"], float) and isinstance(answer["information"], float)
+def test_uncertainty_is_asked_for_in_the_address(up: Running) -> None:
+    """Or not, as without it; anything else is refused."""
+    headers = {
+        "authorization": f"Bearer {up.key}",
+        "content-type": "application/octet-stream",
+        "idempotency-key": "request-doubt",
+        "model-version": up.model.version,
+    }
+
+    def ask(word: str) -> httpx.Response:
+        address = f"{up.url}/v1/query?uncertainty={word}"
+        return httpx.post(address, content=np.full(8, 0.7, "<f4").tobytes(), headers=headers)
+
+    problem(ask("perhaps"), ProblemKind.INVALID)
+    answer = ask("true").json()
+    assert isinstance(answer["entropy"], float) and isinstance(answer["information"], float)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,7 @@ def test_json_may_ask_for_uncertainty_in_the_address(up: Running) -> None:
         (GOOD, {"idempotency_key": ""}, ProblemKind.INVALID),
         (GOOD, {"content_type": "text/plain"}, ProblemKind.MEDIA_TYPE),
         (GOOD, {"content_type": ""}, ProblemKind.MEDIA_TYPE),
-        (b"{", {"content_type": "application/json"}, ProblemKind.INVALID),
-        (b"x" * 10_000, {"content_type": "application/json"}, ProblemKind.TOO_LARGE),
+        (b"{}", {"content_type": "application/json"}, ProblemKind.MEDIA_TYPE),
     ],
 )
 def test_what_is_wrong_is_told_and_costs_nothing(
@@ -137,28 +137,6 @@ def test_what_is_wrong_is_told_and_costs_nothing(
     before = get(up, "/v1/budget").json()["spent"]
     problem(post(up, content, **headers), kind)
     assert get(up, "/v1/budget").json()["spent"] == before
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"message": [0.5] * 7},
-        {"message": ["0.5"] * 8},
-        {"message": [1e7] * 8},
-        {"message": [0.1, None] * 4},
-        {"message": 0.5},
-        {"request": "a b c d e f"},
-        {"uncertainty": "perhaps"},
-        {"secret-0123456789": 1},
-    ],
-)
-def test_wrong_json_is_told_without_repeating_it(up: Running, changes: dict[str, object]) -> None:
-    """Field and fault; the value is not in the reply."""
-    if changes.get("message") == ["0.5"] * 8:  # a number in quotes is a number
-        assert structured(up, **changes).status_code == 200
-        return
-    detail = str(problem(structured(up, **changes), ProblemKind.INVALID)["detail"])
-    assert not any(text in detail for text in ("secret", "1e7", "perhaps"))
 
 
 def test_the_card_says_what_is_served(up: Running) -> None:
@@ -211,7 +189,7 @@ def test_each_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
             assert get(up, path).status_code == 200
             problem(get(up, path), ProblemKind.RATE)
             problem(get(up, f"{path}%0A"), ProblemKind.NOT_FOUND)
-        assert structured(up).status_code == 200
+        assert post_values(up).status_code == 200
 
 
 def test_the_first_end_of_a_key_is_measured(tmp_path: Path) -> None:
@@ -236,8 +214,8 @@ def test_budgets_and_accounts_end(tmp_path: Path) -> None:
     """Two answers for 8 epsilon, then 403 with what is left."""
     with running(tmp_path, epsilon=8.5) as up:
         for value in (0.1, 0.2):
-            assert structured(up, message=[value] * 8).status_code == 200
-        assert problem(structured(up, message=[0.3] * 8), ProblemKind.BUDGET)["left"] == 0.5
+            assert post_values(up, [value] * 8).status_code == 200
+        assert problem(post_values(up, [0.3] * 8), ProblemKind.BUDGET)["left"] == 0.5
         unknown = add_key(key_table_path(up.ledger), "unknown", None, time.time())
         reply = post(up, authorization=f"Bearer {unknown}")
         problem(reply, ProblemKind.UNKNOWN_CLIENT)
@@ -270,14 +248,14 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
         slow.open.clear()
 
         def ask(value: float) -> None:
-            replies.append(structured(up, message=[value] * 8))
+            replies.append(post_values(up, [value] * 8))
 
         threads = [threading.Thread(target=ask, args=(i / 10,)) for i in range(4)]
         batcher = up.service.batcher
         for count, thread in enumerate(threads, 1):
             thread.start()
             wait_until(lambda n=count: len(batcher._under_way) + len(batcher.waiting) == n)  # type: ignore[misc]
-        busy = structured(up)
+        busy = post_values(up)
         problem(busy, ProblemKind.BUSY)
         assert busy.headers["retry-after"] == "1"
         threading.Timer(0.3, slow.open.set).start()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import torch
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
@@ -43,15 +44,8 @@ def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_pa
     """A balancer that follows /readyz sends no question which could find out."""
     with running(tmp_path) as up:
         key = {"Authorization": f"Bearer {up.key}"}
-        body = {
-            "request": "r" * 16,
-            "model": up.model.version,
-            "message": [0.0] * 8,
-            "uncertainty": False,
-        }
         ledger_of(up).db.execute("PRAGMA query_only = ON")
-        reply = httpx.post(f"{up.url}/v1/query", json=body, headers=key)
-        assert reply.status_code == 503
+        assert up.ask(bytes(32)).status_code == 503
         assert httpx.get(f"{up.url}/readyz").status_code == 503
         ledger_of(up).db.execute("PRAGMA query_only = OFF")
         assert httpx.get(f"{up.url}/readyz").status_code == 200
@@ -83,10 +77,8 @@ def test_two_services_share_a_ledger_in_postgresql_which_is_killed(
 
 def ask(up: Running, request: str, value: float = 0.0) -> dict[str, Any]:
     """Return a service's answer."""
-    message = [value] * 8
-    body = {"request": request, "model": up.model.version, "message": message, "uncertainty": False}
-    key = {"Authorization": f"Bearer {up.key}"}
-    reply = httpx.post(f"{up.url}/v1/query", json=body, headers=key, timeout=30)
+    message = np.full(8, value, "<f4").tobytes()
+    reply = up.ask(message, seconds=30, idempotency_key=request)
     assert reply.status_code == 200, reply.text
     answer: dict[str, Any] = reply.json()
     return answer
