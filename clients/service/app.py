@@ -44,6 +44,7 @@ from fedcel.errors import RunError
 from fedcel.privacy.ledger import MICRO
 
 BINARY_TYPE = "application/octet-stream"
+JSON_TYPE = "application/json"
 BODY_SECONDS = 10.0
 KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False))  # for the document only
 QUERY_DOCUMENTATION: dict[str, Any] = {
@@ -257,7 +258,7 @@ def explain_failure(error: Exception) -> Response:
     return ProblemError(ProblemKind.FAILED, "It is in the service's log.").to_response()
 
 
-def build_reply(content: bytes | str, media_type: str = "application/json") -> Response:
+def build_reply(content: bytes | str, media_type: str = JSON_TYPE) -> Response:
     """Return a reply for one client."""
     return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
