@@ -117,11 +117,6 @@ def explain_refusal(refusal: Refusal) -> ProblemError:
     return ProblemError(kind, detail, remaining=remaining)
 
 
-def explain_ledger() -> ProblemError:
-    """Return the problem of a query that was not answered because the ledger failed."""
-    return ProblemError(ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0)
-
-
 def describe_place(error: Exception) -> str:
     """Return an error's type and where it arose: its words may repeat what was sent."""
     return f"{type(error).__name__} at {', '.join(list_frames(error.__traceback__))}"

@@ -14,7 +14,6 @@ from clients.service.problems import (
     ProblemError,
     ProblemKind,
     describe_place,
-    explain_ledger,
     explain_refusal,
 )
 from clients.service.worker import AnsweringError, AnswerWorker, Batcher, ProcessWorker
@@ -171,7 +170,8 @@ class Service:
     def _fail(self, error: LedgerError) -> ProblemError:
         self.is_ready = False
         LOGGER.error("ledger", exc_info=error, extra={"reason": str(error)})
-        return explain_ledger()
+        advice = "Ask again later with the same id."
+        return ProblemError(ProblemKind.LEDGER, advice, retry_after=5.0)
 
     async def _answer_batch(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
         try:
