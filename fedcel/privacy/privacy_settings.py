@@ -166,15 +166,12 @@ def _check_own_mechanism(privacy: OwnAnswers, classes: int) -> None:
     plugins.check_contract(privacy._part, MECHANISM_CHECKS, case)
 
 
-def private_logits(
-    logits: Float[Tensor, "B C"], privacy: PrivacySettings, epsilon: float | None = None
-) -> Float[Tensor, "B C"]:
-    """Make private answers: clip logits and add the noise for an epsilon.
+def private_logits(logits: Float[Tensor, "B C"], privacy: PrivacySettings) -> Float[Tensor, "B C"]:
+    """Make private answers: clip logits and add the noise of the settings.
 
     Args:
         logits: (B, C); each row is one answer.
         privacy: Mechanism, epsilon and clip.
-        epsilon: Privacy loss of each row; None: `privacy.epsilon`.
 
     Returns:
         Answers in the dtype of `logits`, not repeatable by a seed. Mechanism `none` returns the
@@ -185,7 +182,5 @@ def private_logits(
     """
     if isinstance(privacy, OpenAnswers):
         return privacy.clip_logits(logits).to(logits.dtype)
-    if epsilon is not None:
-        privacy = privacy.model_copy(update={"epsilon": epsilon})
     answer = privacy.build(logits.shape[1]).answer(logits)
     return answer.to(logits.dtype)  # rounding an answer costs no privacy

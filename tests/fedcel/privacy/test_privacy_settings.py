@@ -102,12 +102,12 @@ def test_settings_that_fit() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_private_logits_use_the_settings(kind: str) -> None:
-    """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""
+    """Scale Delta/epsilon; `none` adds nothing."""
     logits = torch.zeros(600, 10)
-    privacy = LaplaceAnswers(clip_kind=kind, clip=3.0, epsilon=2.0)
     clipped = clip_rows(logits, kind, 3.0)
     for epsilon in (2.0, 0.5):
-        answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
+        privacy = LaplaceAnswers(clip_kind=kind, clip=3.0, epsilon=epsilon)
+        answer = private_logits(logits, privacy)
         assert answer.dtype == torch.float32 and answer.shape == logits.shape
         draws = (answer - clipped).flatten().numpy()
         scale = clip_sensitivity(kind, 3.0, 10) / epsilon
