@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from zlib import crc32
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -26,7 +27,8 @@ USUAL_LIMIT = 20.0
 """Gigabytes of decoded images in the folder, unless FEDCEL_CACHE_GB is another number."""
 FORMAT = 4
 """Number of the file's form, and of the way in which pictures are decoded."""
-_FACTS = "facts"
+_READ_AT_ONCE = 2**20  # bytes
+_FACTS, _CHECKSUM = "facts", "crc32"
 _FACT_NAMES = ("classes", "notes", "class_names")
 _OWN_FILE = re.compile(r"[0-9a-f]{32}\.(safetensors|\w+\.part)")
 """Names of sets, and of what a killed process left of one; nothing else is ever deleted."""
@@ -69,8 +71,8 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
 
     A folder or file of 1 MB or more is decoded once; further processes map what the first one kept,
     and those that come meanwhile wait for it. It is found again by the names and the content of its
-    files, wherever they are; reading them takes about a second a gigabyte. A file of the cache that
-    was cut off is written anew; where none can be written, a note says so.
+    files, wherever they are; reading them takes about a second a gigabyte. A damaged file of the
+    cache is written anew; where none can be written, a note says so.
 
     Args:
         source: The source; only folders and files of this machine are kept.
@@ -193,7 +195,8 @@ def write_file(file: Path, data: SourceData) -> None:
         tensors["holders"] = data.holders
     if (size := sum(tensor.nbytes for tensor in tensors.values())) > (limit := read_limit()):
         raise OSError(f"they take {size / 1e9:.3g} GB, FEDCEL_CACHE_GB allows {limit / 1e9:.3g}")
-    facts = json.dumps({name: getattr(data, name) for name in _FACT_NAMES})
+    sums = {name: crc32(tensor.numpy().data) for name, tensor in tensors.items()}
+    facts = json.dumps({name: getattr(data, name) for name in _FACT_NAMES} | {_CHECKSUM: sums})
     with NamedTemporaryFile(
         dir=file.parent, prefix=f"{file.stem}.", suffix=".part", delete=False
     ) as part:
@@ -206,14 +209,31 @@ def write_file(file: Path, data: SourceData) -> None:
             Path(part.name).unlink(missing_ok=True)
 
 
+def compute_checksums(file: Path) -> dict[str, int]:
+    """Compute the CRC-32 of each tensor of a file of safetensors, without mapping it."""
+    sums = {}
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+        del header["__metadata__"]
+        for name, about in header.items():
+            begin, end = about["data_offsets"]
+            opened.seek(8 + length + begin)
+            pieces = (min(_READ_AT_ONCE, end - start) for start in range(begin, end, _READ_AT_ONCE))
+            sums[name] = reduce(lambda value, size: crc32(opened.read(size), value), pieces, 0)
+    return sums
+
+
 def map_file(file: Path) -> SourceData | None:
-    """Map a file of the cache into memory; None where there is none, or its header is damaged."""
+    """Map a file of the cache into memory; None where there is none, or it is damaged."""
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads(opened.metadata()[_FACTS])
             about = facts["classes"], facts["notes"], facts["class_names"]
             names = opened.keys()
             tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in names}
+        if facts[_CHECKSUM] != compute_checksums(file):
+            return None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
     with suppress(OSError):  # of another user, say

@@ -183,12 +183,13 @@ def lose_facts(content: bytes) -> bytes:
         lambda _: b"",
         lambda _: b"no tensors",
         lambda content: content[:-7],
+        lambda content: content[:-5000] + bytes(200) + content[-4800:],
         lose_facts,
     ],
-    ids=["empty", "overwritten", "cut short", "no facts"],
+    ids=["empty", "overwritten", "cut short", "zeros", "no facts"],
 )
 def test_damage_is_mended(damage: Callable[[bytes], bytes], reads: list[Source], npz: Npz) -> None:
-    """A file that was cut short, or is another one, is written anew."""
+    """A file that was cut short, or overwritten in part, is written anew."""
     read_cached(npz)
     (file,) = cache_folder().glob("*.safetensors")
     file.write_bytes(damage(file.read_bytes()))
