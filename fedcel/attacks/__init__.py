@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.registry import NamedAttack as NamedAttack
     from fedcel.attacks.registry import parse_attacks as parse_attacks
     from fedcel.attacks.runner import FAILURE_PREFIX as FAILURE_PREFIX
-    from fedcel.attacks.runner import AttackedAttributes as AttackedAttributes
     from fedcel.attacks.runner import AttackListener as AttackListener
     from fedcel.attacks.runner import AttackOutcome as AttackOutcome
     from fedcel.attacks.runner import run_attacks as run_attacks

@@ -100,16 +100,6 @@ class AttackScores(AttackConditions):
     """Error without any knowledge: of the mean of all images."""
     oracle_mse: Number = None
     """Error of an attacker who knows the label: of the mean of its class."""
-    attribute_bits: Number = None
-    """Bits of an attribute beyond the label, of the optimal attacker."""
-    attribute_cap: Number = None
-    """All of it: H(attribute | label)."""
-    attribute_accuracy: Number = None
-    """Share of targets whose attribute is named, the label known."""
-    attribute_by_label: Number = None
-    """The same from the label only."""
-    attribute_by_others: Number = None
-    """The same from all candidates but the sender."""
     share_of_steps: Number = None
     """Share of its steps that the attack took before its time was up; None: all of them."""
 

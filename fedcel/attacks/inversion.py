@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedcel.attacks.attack import Progress
 from fedcel.attacks.attack_row import describe_stop
 from fedcel.attacks.averaging import observe_repeatedly
-from fedcel.attacks.registry import WITHOUT_IMAGES, parse_attacks
+from fedcel.attacks.registry import OPTIMAL, parse_attacks
 from fedcel.attacks.runner import find_surface, ignore, reconstruct_targets, refuse_known_targets
 from fedcel.attacks.score_card import ReconstructionScores, score_reconstructions
 from fedcel.data import Images, check_images
@@ -211,10 +211,7 @@ def invert(
         raise ValueError("give labels and auxiliary_labels, or neither: the baseline needs both")
     chosen = parse_attacks(",".join(attacks))
     if any(named.attack is None for named in chosen):
-        raise ValueError(
-            f"attacks has {' or '.join(map(repr, WITHOUT_IMAGES))}, which rebuilds nothing; call "
-            "measure_leakage or measure_attribute_leakage"
-        )
+        raise ValueError(f"attacks has {OPTIMAL!r}, which rebuilds nothing; call measure_leakage")
     target_images = read_images(targets, labels, "targets")
     auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
     target_y, auxiliary_y = number_labels(target_images.y, auxiliary_images.y)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from fedcel import plugins
 from fedcel.attacks.attack import ATTACK_CHECKS, Attack
-from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.decoder import LARGE_DECODER, Decoder, LogitInversion
 from fedcel.attacks.gauss_newton import GaussNewton
@@ -19,8 +18,6 @@ from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
 """Name of the optimal attacker, who identifies images and reconstructs none."""
-WITHOUT_IMAGES = (OPTIMAL, ATTRIBUTE)
-"""Attacks that rebuild no image."""
 REVISION = 3
 """Version of the attacks: raised when one finds more with the same settings. Cells attacked by an
 earlier one are attacked again when asked for, and their rows are told apart."""
@@ -47,7 +44,7 @@ class NamedAttack(NamedTuple):
     name: str
     """As rows name it."""
     attack: Attack | None
-    """None for one that rebuilds no image."""
+    """None for the optimal one, which rebuilds no image."""
     repeats: int
     """Observations of each target."""
 
@@ -78,7 +75,7 @@ def parse_entry(entry: str) -> NamedAttack:
             f"{base + '*16'!r}"
         )
     repeats = int(times) if star else 1
-    if base in WITHOUT_IMAGES:
+    if base == OPTIMAL:
         return NamedAttack(entry, base, None, repeats)
     single = ATTACKS[base]() if base in ATTACKS else load_attack(base)
     attack = single if repeats == 1 else Averaging(single, repeats)
@@ -90,7 +87,7 @@ def load_attack(name: str) -> Attack:
     if not name:
         raise SettingsError("attack.names has an empty name; between two commas goes one, as rmle")
     if ":" not in name:
-        nearest = get_close_matches(name, [*WITHOUT_IMAGES, *ATTACKS], 1, cutoff=0)
+        nearest = get_close_matches(name, [OPTIMAL, *ATTACKS], 1, cutoff=0)
         raise SettingsError(
             f"attack.names has {name!r}; did you mean {nearest[0]!r}? "
             "An own attack is 'package.module:object'"

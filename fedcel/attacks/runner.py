@@ -10,7 +10,7 @@ from typing import NamedTuple
 from warnings import warn
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fedcel import per_image
@@ -18,11 +18,6 @@ from fedcel.attacks.attack import Attack, Progress, TrainingProgress
 from fedcel.attacks.attack_clock import AttackClock
 from fedcel.attacks.attack_row import AttackRow, thin_curve
 from fedcel.attacks.attack_settings import AttackSettings
-from fedcel.attacks.attribute_inference import (
-    ATTRIBUTE,
-    score_attribute_reader,
-    train_attribute_reader,
-)
 from fedcel.attacks.averaging import observe_repeatedly
 from fedcel.attacks.registry import OPTIMAL, NamedAttack, parse_attacks
 from fedcel.attacks.score_card import (
@@ -49,7 +44,6 @@ from fedcel.leakage import (
     Observation,
     ObservationPaid,
     ObservationUpdate,
-    attribute_leak,
     optimal_leak,
 )
 from fedcel.seeding import make_generator
@@ -97,14 +91,6 @@ class AttackListener:
     keep_outcome: Callable[[str, AttackOutcome], None] = ignore
 
 
-@show_shapes
-class AttackedAttributes(NamedTuple):
-    """Attributes of the attacker's own images, and of the targets, which the attack looks for."""
-
-    auxiliary: Int[Tensor, " A"]
-    targets: Int[Tensor, " T"]
-
-
 def run_attacks(
     observations: Sequence[Observation],
     settings: AttackSettings,
@@ -113,7 +99,6 @@ def run_attacks(
     *,
     seed: int,
     anchors: Anchors | None = None,
-    attributes: AttackedAttributes | None = None,
     listener: AttackListener | None = None,
 ) -> AttackOutcome:
     """Carry out all attacks that settings name and score their reconstructions.
@@ -130,8 +115,6 @@ def run_attacks(
         targets: Images that the attacker wants to see.
         seed: The run's seed; each attack seed 0, 1, ... has its own streams.
         anchors: Means of all training images; None: of `auxiliary`.
-        attributes: Attributes of the attacker's images and of the targets, for the attack
-            `attribute`; None: it is skipped.
         listener: Callbacks for progress and the outcome of each attack.
 
     Returns:
@@ -161,7 +144,7 @@ def run_attacks(
     total = AttackOutcome([], shown, {})
     for number, named in enumerate(attacks):
         outcome = AttackOutcome([], {}, {})
-        run = _AttackRun(settings, auxiliary, targets, anchors, attributes, seed, listener, outcome)
+        run = _AttackRun(settings, auxiliary, targets, anchors, seed, listener, outcome)
         surfaces = [observe_repeatedly(observation, named.repeats) for observation in observations]
         row, chosen, attack = run.plan(named, surfaces)
         for surface, attack_seed in product(chosen, range(settings.seeds)):
@@ -188,7 +171,6 @@ class _AttackRun:
     auxiliary: Images
     targets: Images
     anchors: Anchors
-    attributes: AttackedAttributes | None
     seed: int
     listener: AttackListener
     outcome: AttackOutcome
@@ -213,17 +195,6 @@ class _AttackRun:
                 chosen = [find_surface(named.attack, surfaces)]
             except ValueError as error:
                 chosen, reason = [], str(error)
-        elif named.name == ATTRIBUTE:
-            attack = self.infer_attribute
-            row = AttackRow(attack=ATTRIBUTE, budget=self.settings.budget)
-            chosen = [
-                surface
-                for surface in surfaces
-                if UPDATE not in surface.grants and not isinstance(surface, ObservationPaid)
-            ]
-            if self.attributes is None:
-                chosen = []
-                reason = "there is no attribute beside the label; set data.labels to a coarser task"
         else:
             attack = self.identify
             row = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
@@ -260,56 +231,6 @@ class _AttackRun:
                 "bits_beyond_label": leak.bits_beyond_label,
                 "bits_cap": leak.cap_beyond_label,
                 "candidates": leak.image_count,
-            }
-
-    def infer_attribute(self, row: AttackRow, surface: Observation, attack_seed: int) -> None:
-        """Read an attribute off a surface, by its law where that is known, and by training.
-
-        The optimal attacker knows the candidates and the law; the trained one has own images only.
-        """
-        attributes, settings = self.attributes, self.settings
-        assert attributes is not None
-        stream = make_generator(self.seed, f"attack/attribute/{surface.name}", attack_seed)
-        if has_known_law(surface):
-            with self._adding(row.with_results(knowledge="white-box")) as results:
-                leak = attribute_leak(surface, *self.targets, attributes.targets, generator=stream)
-                self.listener.show_line(
-                    f"{ATTRIBUTE} on {surface.name}: {leak.bits:.2f} of {leak.cap_bits:.2f} bits, "
-                    f"named in {leak.accuracy:.1%} of cases, by the label alone in "
-                    f"{leak.accuracy_by_label:.1%}"
-                )
-                results |= {
-                    "attribute_bits": leak.bits,
-                    "attribute_cap": leak.cap_bits,
-                    "attribute_accuracy": leak.accuracy,
-                    "attribute_by_label": leak.accuracy_by_label,
-                    "attribute_by_others": leak.accuracy_of_others,
-                    "candidates": leak.image_count,
-                }
-        place = f"{ATTRIBUTE} on {surface.name}, seed {attack_seed}"
-        clock = AttackClock(
-            settings.seconds, lambda line: self.listener.show_line(f"{place}: {line}")
-        )
-        with self._adding(row.with_results(knowledge=settings.knowledge)) as results:
-            reader = train_attribute_reader(
-                surface,
-                self.auxiliary,
-                attributes.auxiliary,
-                budget=settings.budget,
-                clock=clock,
-                generator=stream,
-            )
-            accuracy = score_attribute_reader(
-                reader, surface, self.targets, attributes.targets, generator=stream
-            )
-            self.listener.show_line(
-                f"{ATTRIBUTE} on {surface.name}, trained: {accuracy:.1%} of cases"
-            )
-            results |= {
-                "attribute_accuracy": accuracy,
-                "targets": len(self.targets.y),
-                "seconds_limit": settings.seconds or None,
-                "share_of_steps": clock.share_of_steps,
             }
 
     def rebuild_images(

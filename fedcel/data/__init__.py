@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from fedcel.data.source import Source as Source
     from fedcel.data.source import SourceData as SourceData
     from fedcel.data.source import read_source as read_source
-    from fedcel.data.splits import Attributes as Attributes
     from fedcel.data.splits import Splits as Splits
     from fedcel.data.splits import load_attributes as load_attributes
     from fedcel.data.splits import load_splits as load_splits

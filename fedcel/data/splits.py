@@ -161,18 +161,9 @@ def read_task_source(data: DataSettings) -> SourceData:
     )
 
 
-@show_shapes
-class Attributes(NamedTuple):
-    """The images' own classes where the task is coarser, in the order of a run's splits."""
-
-    training: Labels
-    auxiliary: Labels
-    test: Labels
-
-
 @lru_cache(maxsize=4)
-def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes | None:
-    """Load the images' own classes, which a coarser task leaves to be inferred.
+def load_attributes(data: DataSettings, clients: int, seed: int) -> Labels | None:
+    """Load the test images' own classes, which a coarser task leaves to be inferred.
 
     Args:
         data: Source and task.
@@ -180,7 +171,7 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
         seed: As of `load_splits`.
 
     Returns:
-        The classes of the images of `load_splits`, None where the task is these classes.
+        The classes, None where the task is these classes.
 
     Raises:
         DataError: As `load_splits`.
@@ -189,8 +180,7 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
         return None
     indices = load_splits(data, clients, seed).indices
     source = read_cached(data.source, takes_few=bool(data.train))
-    roles = (torch.cat([*indices.clients]), indices.auxiliary, indices.test)
-    return Attributes(*(take_images(source, positions).y for positions in roles))
+    return take_images(source, indices.test).y
 
 
 def describe_roles(

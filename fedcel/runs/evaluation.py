@@ -450,7 +450,7 @@ def measure_attribute(run: Run, smashed: SmashedData) -> dict[str, object]:
     if attributes is None:
         return {}
     stream = make_generator(s.seed, "attribute")
-    leak = attribute_leak(smashed, *run.splits.test, attributes.test, generator=stream)
+    leak = attribute_leak(smashed, *run.splits.test, attributes, generator=stream)
     return {
         "attribute-bits": leak.bits,
         "attribute-half-width": leak.half_width,

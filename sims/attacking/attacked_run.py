@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedcel.attacks import (
-    AttackedAttributes,
     AttackOutcome,
     AttackRow,
     OtherClasses,
@@ -12,7 +11,7 @@ from fedcel.attacks import (
     find_contradictions,
     run_attacks,
 )
-from fedcel.data import Images, load_attributes, to_floats
+from fedcel.data import Images, to_floats
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.observed_surfaces import list_observations
@@ -59,7 +58,6 @@ def attack_run(
             run.splits.test,
             seed=run.settings.seed,
             anchors=compute_anchors(run.splits.clients),
-            attributes=select_attributes(run, attack_settings),
             listener=replace(listener, keep_outcome=keep_outcome),
         )
     for sentence in find_contradictions(read_attack_rows(folder), result):
@@ -72,18 +70,6 @@ def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attack
     lacking = lacking_settings(folder, attack_settings)
     if lacking is not None:
         attack_run(folder, lacking, title)
-
-
-def select_attributes(
-    run: run_folder.Run, attack_settings: AttackSettings
-) -> AttackedAttributes | None:
-    """Return the classes of the attacker's images and of the targets where the task is coarser."""
-    attributes = load_attributes(run.settings.data, run.settings.clients, run.settings.seed)
-    if attributes is None:
-        return None
-    is_held_out = attack_settings.knowledge == "held-out"
-    auxiliary = attributes.auxiliary if is_held_out else attributes.training
-    return AttackedAttributes(auxiliary, attributes.test)
 
 
 def select_auxiliary(run: run_folder.Run, attack_settings: AttackSettings) -> Images:

@@ -34,7 +34,6 @@ from fedcel.settings import AttackSettings, Scalar
 from sims.results.records import (
     ATTACK_MEASURES,
     ATTACKS_FOLDER,
-    ATTRIBUTE_MEASURES,
     CellAttack,
     attribute,
     read_record,
@@ -168,16 +167,16 @@ def list_failures(rows: Iterable[AttackRow]) -> list[str]:
 
 
 def group_by_attack(rows: Iterable[AttackRow]) -> dict[AttackId, list[AttackRow]]:
-    """Return the rows of each attack that rebuilt images or read an attribute, one a seed."""
+    """Return the rows of each attack that rebuilt images, one a seed."""
     groups: dict[AttackId, list[AttackRow]] = {}
     for row in rows:
-        if row.mse is not None or row.attribute_accuracy is not None:
+        if row.mse is not None:
             groups.setdefault(row.id, []).append(row)
     return groups
 
 
 def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
-    """Return the scores of each attack on images or an attribute, mean over its attack seeds."""
+    """Return the scores of each attack on images, mean over its attack seeds."""
     return [
         average_seeds(rows, result.revision)
         for result in results
@@ -188,7 +187,7 @@ def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
 def average_seeds(rows: Sequence[AttackRow], revision: int | None = None) -> CellAttack:
     """Return the mean scores of one attack over its attack seeds."""
     means: dict[str, object] = {"revision": revision, "seeds": len(rows)}
-    for name in (*ATTACK_MEASURES, *ATTRIBUTE_MEASURES):
+    for name in ATTACK_MEASURES:
         values = [value for row in rows if (value := getattr(row, attribute(name))) is not None]
         if values:
             means[name] = fmean(values)

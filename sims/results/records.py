@@ -24,14 +24,11 @@ COST_FILE = "cost.json"  # in a run of a bench: what a training step costs
 BENCH_FILE = "bench.json"  # a row for each cell of a bench
 FAILED_FILE = "failed.json"  # beside it: the cells that failed
 PLAN_FILE = "plan.json"  # beside it: the cells that the last call was to finish, and its beginning
-SCORES = [
+ATTACK_MEASURES = [
     name.replace("_", "-")
     for name in AttackScores.model_fields
     if name not in AttackConditions.model_fields
 ]
-ATTRIBUTE_MEASURES = tuple(key for key in SCORES if key.startswith("attribute-"))
-"""Keys of the scores of an attack on an attribute of the image."""
-ATTACK_MEASURES = tuple(key for key in SCORES if key not in ATTRIBUTE_MEASURES)
 """Keys of the scores of an attack that rebuilds images."""
 Parsed = TypeVar("Parsed")
 REMEDY = "run it again"
