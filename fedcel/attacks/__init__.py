@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.score_card import mean_image as mean_image
     from fedcel.attacks.score_card import mse as mse
     from fedcel.attacks.score_card import score_reconstructions as score_reconstructions
-    from fedcel.attacks.unknown_encoder import Shadow as Shadow
     from fedcel.attacks.update_inversion import FirstLayer as FirstLayer
     from fedcel.attacks.update_inversion import GradientInversion as GradientInversion
 else:
