@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.inversion import copy_differentiable as copy_differentiable
     from fedcel.attacks.inversion import invert as invert
     from fedcel.attacks.kernel_ridge import KernelRidge as KernelRidge
-    from fedcel.attacks.malicious_server import hijack_encoder as hijack_encoder
     from fedcel.attacks.malicious_server import set_trap_weights as set_trap_weights
     from fedcel.attacks.pixel_descent import RMLE as RMLE
     from fedcel.attacks.pixel_descent import HybridInversion as HybridInversion

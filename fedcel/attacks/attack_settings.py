@@ -30,10 +30,10 @@ class AttackSettings(Options):
     local_steps: int = Field(
         1, ge=1, description="Local steps of one attacked update, each on all its images."
     )
-    received: Literal["first", "heated", "last", "hijacked", "trapped"] = Field(
+    received: Literal["first", "heated", "last", "trapped"] = Field(
         "first",
         description="Model of attacked updates: of round 1, the same with full noise, "
-        "after burn-in, or manipulated.",
+        "after burn-in, or with trap weights.",
     )
 
     @property

@@ -1,17 +1,16 @@
 """Decoder networks: from observations back to images, learned on images of the attacker's own."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
-from fedcel.attacks.attack_clock import AttackClock
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation, SmashedData
 from fedcel.nets import (
@@ -42,7 +41,6 @@ LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its
 REPEATS = 16  # answers asked for each image where asking is not free
 BACKWARD_WORK = 3.0  # passes that a step takes as long as, the one forward included
 IMAGES_AT_ONCE = 1024  # through a trained network
-BATCH_SIZE, LEARNING_RATE = 64, 1e-3  # of `minimise_loss`
 
 
 class DecoderSize(NamedTuple):
@@ -372,35 +370,6 @@ def make_observer(
         return answers[which, torch.arange(len(images))]
 
     return pick_answers
-
-
-def minimise_loss(
-    parameters: Iterable[Tensor],
-    batch_loss: Callable[[Int[Tensor, " b"]], Float[Tensor, ""]],
-    images: int,
-    epochs: int,
-    *,
-    generator: torch.Generator,
-    rate: float = LEARNING_RATE,
-    clock: AttackClock | None = None,
-    tell_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
-) -> None:
-    """Move parameters in place, by Adam, to a low loss of batches of images.
-
-    `batch_loss` takes the images' numbers; `tell_epoch` the epoch, from 1, and its last loss.
-    An attack's `clock` gives it half of the time.
-    """
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    adam = torch.optim.Adam(trainable, rate)
-    clock = clock or AttackClock()
-    for epoch in clock.steps(epochs, share=0.5):
-        order = torch.randperm(images, generator=generator)
-        for batch in clock.parts(torch.split(order, BATCH_SIZE)):
-            loss = batch_loss(batch)
-            adam.zero_grad()
-            torch.autograd.backward(loss, inputs=trainable)
-            adam.step()
-        tell_epoch(epoch, float(loss.detach()))
 
 
 @use_full_precision()

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clients import EvaluationClient
-from fedcel.attacks import hijack_encoder, parse_attacks, set_trap_weights
+from fedcel.attacks import parse_attacks, set_trap_weights
 from fedcel.data import Images, to_floats
 from fedcel.errors import SettingsError
 from fedcel.leakage import LOG_PROB, UPDATE, Law, Observation, SmashedData
@@ -209,7 +209,15 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     )
     if not is_first:
         flat.load(run.model)
-    flat = manipulate_model(flat, run, attack_settings)
+    if attack_settings.received == "trapped":
+        if not len(splits.auxiliary.y):
+            raise SettingsError(
+                "attack.received is 'trapped', for which the server needs images of its own; raise "
+                "data.auxiliary"
+            )
+        generator = stream(s.seed, "attack/trapped")
+        own_x, batch = splits.auxiliary.x, attack_settings.batch
+        flat = FlatNet(set_trap_weights(flat.net, own_x, batch, generator))
     received = flat.vector.clone()
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
@@ -219,19 +227,3 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         steps=attack_settings.local_steps,
         noise=noise,
     )
-
-
-def manipulate_model(flat: FlatNet, run: Run, attack_settings: AttackSettings) -> FlatNet:
-    """Return the net that a server sends: as it is, or made to leak with the attacker's images."""
-    own_images = run.splits.auxiliary
-    if attack_settings.received in ("hijacked", "trapped") and not len(own_images.y):
-        raise SettingsError(
-            f"attack.received is {attack_settings.received!r}, for which the server needs images "
-            "of its own; raise data.auxiliary"
-        )
-    generator = stream(run.settings.seed, f"attack/{attack_settings.received}")
-    if attack_settings.received == "hijacked":
-        return FlatNet(hijack_encoder(flat.net, own_images, generator))
-    if attack_settings.received == "trapped":
-        return FlatNet(set_trap_weights(flat.net, own_images.x, attack_settings.batch, generator))
-    return flat

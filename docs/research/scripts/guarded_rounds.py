@@ -14,13 +14,14 @@ from tempfile import TemporaryDirectory
 import torch
 
 from clients import measure_leak
-from fedcel.attacks import hijack_encoder, set_trap_weights
+from fedcel.attacks import set_trap_weights
 from fedcel.data import Images, load_splits
 from fedcel.federation import begin_round, finish_round, init_server_state
 from fedcel.files import write_json
 from fedcel.nets import FlatNet
 from fedcel.run_parts import build_client_parts, build_server_parts, init_net
 from fedcel.seeding import make_generator
+from hijacked_encoder import hijack_encoder
 from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
 from sims.engines.local import LocalTrainer
 from sims.progress import print_line

@@ -216,13 +216,13 @@ def test_the_command_fails_where_an_attack_did(
 
 
 def test_uploads_start_from_the_model_that_is_named(tmp_path: Path) -> None:
-    """Round 1's, the trained one's, and two that the server made of that; each known to him.
+    """Round 1's, the trained one's, and one that the server made of that; each known to him.
 
     The prior pulls by the share of a round of the attacked steps, whatever `local.steps`.
     """
     run = run_folder.read_run(trained(tmp_path / "run"))
     received = {}
-    for name in ("first", "last", "hijacked", "trapped"):
+    for name in ("first", "last", "trapped"):
         how = AttackSettings(names="first-layer", received=name, batch=4, local_steps=2)
         uploads = client_uploads(run, how)
         assert (uploads.batch, uploads.steps) == (4, 2)
