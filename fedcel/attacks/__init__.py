@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.score_card import ReconstructionScores as ReconstructionScores
     from fedcel.attacks.score_card import class_means as class_means
     from fedcel.attacks.score_card import compute_anchors as compute_anchors
-    from fedcel.attacks.score_card import mean_image as mean_image
     from fedcel.attacks.score_card import mse as mse
     from fedcel.attacks.score_card import score_reconstructions as score_reconstructions
     from fedcel.attacks.update_inversion import FirstLayer as FirstLayer

@@ -222,19 +222,6 @@ def label_accuracy(
     return float(np.mean(predicted == labels.numpy()))
 
 
-def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
-    """Guess each target without any knowledge: the mean of all images.
-
-    Args:
-        labels: The targets' labels, (T,).
-        population: The images.
-
-    Returns:
-        The same image for each target, (T, C, H, W).
-    """
-    return compute_anchors([population]).mean.expand(len(labels), -1, -1, -1)
-
-
 def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
     """Guess each target from its label: the mean of its class.
 

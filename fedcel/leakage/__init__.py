@@ -64,15 +64,13 @@ from fedcel.leakage.observation import UPDATE as UPDATE
 from fedcel.leakage.observation import Law as Law
 from fedcel.leakage.observation import Observation as Observation
 from fedcel.leakage.observation import ObservationFirstLayer as ObservationFirstLayer
-from fedcel.leakage.observation import ObservationLikelihood as ObservationLikelihood
+from fedcel.leakage.observation import ObservationLaw as ObservationLaw
 from fedcel.leakage.observation import ObservationMean as ObservationMean
 from fedcel.leakage.observation import ObservationMisfit as ObservationMisfit
 from fedcel.leakage.observation import ObservationPaid as ObservationPaid
 from fedcel.leakage.observation import ObservationPooled as ObservationPooled
 from fedcel.leakage.observation import ObservationUpdate as ObservationUpdate
 from fedcel.leakage.observation import find_law as find_law
-from fedcel.leakage.population_bound import SIGMOID_RANGE as SIGMOID_RANGE
-from fedcel.leakage.population_bound import FeatureRange as FeatureRange
 from fedcel.leakage.population_bound import GaussianMessages as GaussianMessages
 from fedcel.leakage.population_bound import PopulationBound as PopulationBound
 from fedcel.leakage.population_bound import UpperLimits as UpperLimits

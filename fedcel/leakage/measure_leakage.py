@@ -16,7 +16,6 @@ from fedcel.leakage.leakage import Leakage
 from fedcel.leakage.linearised import LinearisedLeak, measure_if_cheap
 from fedcel.leakage.messages import LogProb, Messages, Sampler, disturb_features, send_by_law
 from fedcel.leakage.population_bound import (
-    FeatureRange,
     GaussianMessages,
     PopulationBound,
     bound_population,
@@ -453,8 +452,8 @@ def check_strangers(images: ArrayLike | None, reference_images: ArrayLike | None
         )
 
 
-def read_range(feature_range: tuple[float, float] | None) -> FeatureRange | None:
-    """Return the range that a least and a largest value make; ValueError where they are none."""
+def read_range(feature_range: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the least and the largest value; ValueError where they are none."""
     if feature_range is None:
         return None
     ends = to_tensor(feature_range, "feature_range").double().flatten().tolist()
@@ -462,8 +461,7 @@ def read_range(feature_range: tuple[float, float] | None) -> FeatureRange | None
         raise ValueError(
             f"feature_range is {feature_range!r}, must be two finite numbers, the smaller first"
         )
-    low, high = ends
-    return FeatureRange((low + high) / 2, (high - low) ** 2 / 4)
+    return ends[0], ends[1]
 
 
 def describe_messages(
@@ -480,7 +478,7 @@ def bound_unseen(
     evaluated: GaussianMessages | None,
     reference: GaussianMessages | None,
     *,
-    feature_range: FeatureRange | None,
+    feature_range: tuple[float, float] | None,
     seed: int,
 ) -> PopulationBound | None:
     """Return what unseen images leak at most; None where there is no noise, or too few images."""

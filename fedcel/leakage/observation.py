@@ -10,7 +10,7 @@ from torch import Tensor
 MEAN = "mean"
 """Grant: the differentiable mean of the observation, as an `ObservationMean`."""
 LOG_PROB = "log-prob"
-"""Grant: the exact likelihood of what was observed, as an `ObservationLikelihood`."""
+"""Grant: the exact likelihood of what was observed, as an `ObservationLaw`."""
 FREE_QUERIES = "free-queries"
 """Grant: the attacker samples without limit, with a copy of the device."""
 NOISELESS = "noiseless"
@@ -72,18 +72,8 @@ class ObservationPooled(Observation, Protocol):
 
 
 @runtime_checkable
-class ObservationLikelihood(Observation, Protocol):
-    """An observation whose law is known exactly."""
-
-    def log_prob(
-        self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
-    ) -> Float[Tensor, "Q M"]:
-        """Compute log p(observed_q | image_j) in nats, up to one constant for all pairs."""
-
-
-@runtime_checkable
 class ObservationLaw(Observation, Protocol):
-    """An observation whose law is known, most of its work depending on the images only."""
+    """An observation whose law is known exactly."""
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Bind the law to these images; work that needs only them is done once."""
@@ -162,9 +152,6 @@ def find_law(observation: Observation, images: Float[Tensor, "M C H W"]) -> Law:
     """
     if LOG_PROB in observation.grants and isinstance(observation, ObservationLaw):
         return observation.law_of(images)
-    if LOG_PROB in observation.grants and isinstance(observation, ObservationLikelihood):
-        likelihood = observation.log_prob
-        return lambda observed: likelihood(observed, images)
     if NOISELESS not in observation.grants:
         raise ValueError(f"{observation.name!r} does not grant {LOG_PROB!r}: its law is not known")
     exact = observation.sample(images, torch.Generator())  # noiseless: draws nothing

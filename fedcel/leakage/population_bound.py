@@ -62,21 +62,6 @@ class GaussianMessages(NamedTuple):
         return self._replace(mean=self.mean[rows], deviation=deviation, labels=self.labels[rows])
 
 
-class FeatureRange(NamedTuple):
-    """Range of the features of every image, by an encoder's last layer.
-
-    Values in [a, b] have centre (a + b) / 2 and mean square (b - a)^2 / 4.
-    """
-
-    centre: float
-    mean_square: float
-    """Upper bound on the mean over the features of (z - centre)^2."""
-
-
-SIGMOID_RANGE = FeatureRange(0.5, 0.25)
-"""The range of features in [0, 1]."""
-
-
 class UpperLimits(NamedTuple):
     """A mean over images, and what the population's mean is at most with some confidence."""
 
@@ -172,7 +157,7 @@ def bound_population(
     reference: GaussianMessages,
     *,
     choosing: GaussianMessages | None = None,
-    feature_range: FeatureRange | None = None,
+    feature_range: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> PopulationBound:
     """Bound from above what one message tells about an image that nobody has seen.
@@ -191,7 +176,8 @@ def bound_population(
             bound would be far too low.
         choosing: Messages of images that the encoder was not trained on, on which the law's form is
             chosen; they are added to the reference then. None: a third of the reference.
-        feature_range: Where features lie, of any image; None: unknown, and no Bernstein limit.
+        feature_range: Least and largest value of a feature, of any image; None: unknown, and no
+            Bernstein limit.
         seed: Decides which reference images choose the form.
 
     Returns:
@@ -263,7 +249,9 @@ def fit_law(
 
 
 def bound_under_law(
-    evaluated: GaussianMessages, law: MessageLaw, feature_range: FeatureRange | None = None
+    evaluated: GaussianMessages,
+    law: MessageLaw,
+    feature_range: tuple[float, float] | None = None,
 ) -> PopulationBound:
     """Bound what one message tells, by its divergence from a law; see `bound_population`."""
     check_messages(evaluated, "evaluated")
@@ -272,19 +260,21 @@ def bound_under_law(
             f"evaluated messages have {evaluated.mean.shape[1]} values, reference messages "
             f"{len(law.scale)}; give messages of one encoder"
         )
-    if feature_range is not None:
-        largest = (evaluated.mean.double() - feature_range.centre).square().mean(1).max()
-        if largest > feature_range.mean_square * (1 + 1e-6):
-            raise ValueError(
-                f"features have a mean square of {largest:.4g} around {feature_range.centre:g}, "
-                f"the range says at most {feature_range.mean_square:g}; give the range of the "
-                "encoder's last layer, or none"
-            )
     messages = rescale(evaluated, law.scale)
     nats = mix_in_strangers(divergences(messages, law.mixtures, law.form), law.form.stranger_share)
     highest = None
     if feature_range is not None:
-        nats, highest = mix_in_wide(nats, messages, feature_range, law.scale)
+        low, high = feature_range
+        centre, mean_square = (low + high) / 2, (high - low) ** 2 / 4
+        largest = (evaluated.mean.double() - centre).square().mean(1).max()
+        if largest > mean_square * (1 + 1e-6):
+            raise ValueError(
+                f"features have a mean square of {largest:.4g} around {centre:g}, the range says "
+                f"at most {mean_square:g}; give the range of the encoder's last layer, or none"
+            )
+        nats, highest = mix_in_wide(
+            nats, messages, scale=law.scale, centre=centre, mean_square=mean_square
+        )
     information, beyond_label = (
         limits._replace(is_heavy_tailed=limits.is_heavy_tailed or law.is_heavy_tailed)
         for limits in (limit_mean(values, highest, DELTA / 2) for values in nats)
@@ -495,20 +485,21 @@ def gaussian_divergence(projected: Projection, part: Component) -> Float[Tensor,
 def mix_in_wide(
     nats: Float[Tensor, "2 n"],
     evaluated: GaussianMessages,
-    feature_range: FeatureRange,
+    *,
     scale: Float[Tensor, " D"],
+    centre: float,
+    mean_square: float,
 ) -> tuple[Float[Tensor, "2 n"], float | None]:
     """Mix a wide component into the law; return divergences from it, and what none can exceed.
 
-    Its variance is the noise's and the range's mean square, so that no feature of the range is far
-    from it. Its share is the best where it alone decides the largest divergence. There is no
-    largest one where the noise differs by image: that of others is not known.
+    Its variance is the noise's and the range's mean square around its centre, so that no feature of
+    the range is far from it. Its share is the best where it alone decides the largest divergence.
+    There is no largest one where the noise differs by image: that of others is not known.
     """
     unit = scale.double().cpu()
-    spread = feature_range.mean_square / unit.square()
-    variance = 1 + spread
+    variance = 1 + mean_square / unit.square()
     noise = evaluated.deviation.square()
-    gap = evaluated.mean - feature_range.centre / unit
+    gap = evaluated.mean - centre / unit
     of_noise = (noise / variance - 1 - (noise / variance).log()).sum(1) / 2
     wide = of_noise + (gap.square() / variance).sum(1) / 2
     weight = bernstein_range_weight(len(evaluated.labels), DELTA / 2)
@@ -516,8 +507,8 @@ def mix_in_wide(
     mixed = torch.logaddexp(log(1 - share) - nats, log(share) - wide).neg().clamp_min(0)
     if len(noise) > 1:
         return mixed, None
-    widest = unit.square().amin() + feature_range.mean_square
-    furthest = len(unit) * feature_range.mean_square / float(widest) / 2
+    widest = unit.square().amin() + mean_square
+    furthest = len(unit) * mean_square / float(widest) / 2
     return mixed, float(of_noise) + furthest - log(share)
 
 

@@ -84,20 +84,14 @@ class SmashedData:
         """Compute the features z in batches, without a gradient; of each image once."""
         return self.feature_store.encode(images, self.net, self.net.encode_all)
 
-    def describe_messages(
-        self, images: Float[Tensor, "M C H W"], labels: Int[Tensor, " M"]
+    def describe_features(
+        self, z: Float[Tensor, "M F"], labels: Int[Tensor, " M"]
     ) -> GaussianMessages | None:
-        """Compute the Gaussian law of each image's message; None where the cut adds no noise.
+        """Compute the Gaussian law of messages of features; None where the cut adds no noise.
 
         Under dropout the law is that of messages without it, which tell no less: whoever has them
         can drop values, too.
         """
-        return self.describe_features(self.encode(images), labels)
-
-    def describe_features(
-        self, z: Float[Tensor, "M F"], labels: Int[Tensor, " M"]
-    ) -> GaussianMessages | None:
-        """Compute the law of messages by their features; see `describe_messages`."""
         sigma = self.net.cut.sigma
         if sigma == 0:
             return None
@@ -138,12 +132,6 @@ class SmashedData:
         z = self.encode(images)
         scale = self.net.scale_noise(z)
         return lambda observed: self.net.cut.log_prob(observed, z, scale)
-
-    def log_prob(
-        self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
-    ) -> Float[Tensor, "Q M"]:
-        """Compute the law of these images; ValueError when nothing is random."""
-        return self.law_of(images)(observed)
 
 
 def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:

@@ -17,7 +17,6 @@ from fedcel.data import Images, load_attributes, to_floats
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
-    SIGMOID_RANGE,
     ImagePrior,
     LinearisedLeak,
     OptimalLeak,
@@ -422,14 +421,17 @@ def bound_unseen_images(
         others.pop()  # of other classes, numbered anew
     choosing = Images(*(torch.cat(parts) for parts in zip(*others, strict=True)))
     fitted = smashed.describe_features(trained.z, trained.y)
-    chosen, evaluated = (smashed.describe_messages(*part) for part in (choosing, splits.test))
+    chosen, evaluated = (
+        smashed.describe_features(smashed.encode(part.x), part.y)
+        for part in (choosing, splits.test)
+    )
     if fitted is None or chosen is None or evaluated is None:
         return {}
     bound = bound_population(
         evaluated,
         fitted,
         choosing=chosen,
-        feature_range=SIGMOID_RANGE if isinstance(run.settings.net, OwnNet) else None,
+        feature_range=(0.0, 1.0) if isinstance(run.settings.net, OwnNet) else None,
         seed=run.settings.seed,
     )
     return {

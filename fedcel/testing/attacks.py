@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks import ATTACK_CHECKS, Attack, mean_image, mse
+from fedcel.attacks import ATTACK_CHECKS, Attack, compute_anchors, mse
 from fedcel.data import Digits, Images, read_source
-from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
+from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Law, Observation
 from fedcel.plugins import hold_contract, require
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
@@ -41,12 +41,10 @@ class LinearObservation:
         z = self.mean(images)
         return z + self.sigma * torch.randn(z.shape, generator=generator)
 
-    def log_prob(
-        self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
-    ) -> Float[Tensor, "Q M"]:
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Return the Gaussian log-likelihood up to a constant, in nats."""
-        scaled = observed.double() / self.sigma, self.mean(images).double() / self.sigma
-        return torch.cdist(*scaled).square() / -2
+        means = self.mean(images).double() / self.sigma
+        return lambda observed: torch.cdist(observed.double() / self.sigma, means).square() / -2
 
 
 def make_stream(seed: int = 0) -> torch.Generator:
@@ -90,7 +88,8 @@ def check_attack(
     line = "`reconstruct` must return an image for each target, finite, in [0, 1], without gradient"
     require(x.shape == images.x.shape and not x.requires_grad, f"{line}; it made {tuple(x.shape)}")
     require(bool(x.isfinite().all() and x.min() >= 0 and x.max() <= 1), line)
-    error = mse(x, images.x) / mse(mean_image(images.y, own_images), images.x)
+    mean = compute_anchors([own_images]).mean
+    error = mse(x, images.x) / mse(mean.expand_as(images.x), images.x)
     line = f"without a defence its MSE must be below {share:g} of the mean image's"
     require(error < share, f"{line}; it is {error:.3g} of it")
 

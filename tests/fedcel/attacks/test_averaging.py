@@ -46,7 +46,7 @@ def test_law_is_that_of_the_mean(repeats: int, sigma: float, seed: int) -> None:
     x = torch.rand(6, 1, 1, 3, generator=stream(seed))
     many = RepeatedObservation(pixels(sigma), repeats)
     seen = many.sample(x, stream(seed))
-    once = pixels(sigma / repeats**0.5).log_prob(many.average(seen), x)
+    once = pixels(sigma / repeats**0.5).law_of(x)(many.average(seen))
     log_probs = many.law_of(x)(seen)
     torch.testing.assert_close(
         log_probs - log_probs[:, :1], once - once[:, :1], rtol=1e-3, atol=1e-3 / sigma**2

@@ -23,7 +23,7 @@ from fedcel.attacks.decoder import (
     measure_error,
 )
 from fedcel.attacks.registry import ATTACKS
-from fedcel.attacks.score_card import mean_image, mse, score_images
+from fedcel.attacks.score_card import mse, score_images
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
@@ -35,6 +35,7 @@ from fedcel.testing.attacks import (
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
+from tests.fedcel.attacks.undefended import mean_image
 
 
 @pytest.mark.parametrize("attack", [Decoder, LogitInversion])
@@ -204,7 +205,9 @@ def test_convolutions_learn(
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
     attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
-    rebuilt = Decoder(size=size).invert(attacker, seen)
+    attack = Decoder()
+    attack.size = size
+    rebuilt = attack.invert(attacker, seen)
     assert (rebuilt - target).square().mean() < 0.5 * target.var()
     assert (torch.bfloat16 in taken) == has_units
     assert rebuilt.dtype == taken[-1] == torch.float32

@@ -17,7 +17,7 @@ from fedcel.attacks.kernel_ridge import (
     ridge_penalty,
     solve_regression,
 )
-from fedcel.attacks.score_card import mean_image, mse
+from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
 from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
@@ -28,7 +28,7 @@ from fedcel.testing.attacks import (
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
-from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.attacks.undefended import mean_image, train_undefended
 
 
 def made(attack: Attack, observation: SmashedData | LinearObservation) -> float:
@@ -123,7 +123,8 @@ def test_of_many_images_it_takes_as_many_as_it_may() -> None:
     observed = LinearObservation("smashed-data").sample(targets.x, stream(5))
     for count in (2, 250):
         own = Images(known.x[:count], known.y[:count])
-        attack = KernelRidge(images=100, rows=50)
+        attack = KernelRidge()
+        attack.images, attack.rows = 100, 50
         lines: list[str] = []
         attack.reconstruct(
             LinearObservation("smashed-data"), own, observed, 1.0, stream(), lines.append

@@ -17,7 +17,7 @@ from fedcel.attacks.pixel_descent import (
     descend_pixels,
     total_variation,
 )
-from fedcel.attacks.score_card import class_means, mean_image, mse
+from fedcel.attacks.score_card import class_means, mse
 from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
@@ -26,7 +26,7 @@ from fedcel.testing.attacks import (
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
-from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.attacks.undefended import mean_image, train_undefended
 from tests.fedcel.seeded import pixels, seeded
 
 
@@ -89,7 +89,8 @@ def test_noise_chooses_a_short_search() -> None:
     known, targets = load_digit_targets()
     seen = SmashedData(train_undefended(3.0, 1))
     observed = seen.sample(targets.x, stream())
-    greedy = RMLE(weights=(0.0,), shares=(1.0,))
+    greedy = RMLE()
+    greedy.weights, greedy.shares = (0.0,), (1.0,)
     errors = [
         mse(attack.reconstruct(seen, known, observed, 0.2, stream(1)), targets.x)
         for attack in (RMLE(), greedy)
@@ -121,7 +122,9 @@ def test_under_much_noise_it_stays_where_it_starts() -> None:
     net = train_undefended()
     seen = SmashedData(SplitNet(net.encoder, net.head, Cut(10.0), net.features))
     observed = seen.sample(targets.x, stream())
-    rebuilt = HybridInversion(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
+    attack = HybridInversion()
+    attack.ties = (0.01,)
+    rebuilt = attack.reconstruct(seen, known, observed, 0.2, stream(1))
     assert mse(rebuilt, targets.x) < 1.1 * mse(mean_image(targets.y, known), targets.x)
 
 

@@ -12,7 +12,6 @@ from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.score_card import (
     class_means,
     label_accuracy,
-    mean_image,
     mse,
     order_batches,
     psnr,
@@ -22,6 +21,7 @@ from fedcel.attacks.score_card import (
 )
 from fedcel.data.images import Images
 from fedcel.errors import DataError
+from tests.fedcel.attacks.undefended import mean_image
 from tests.fedcel.seeded import seeded
 
 FLAT = torch.full((2, 1, 8, 8), 0.5)

@@ -3,10 +3,11 @@
 from functools import cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.data import Digits, read_source
+from fedcel.attacks import compute_anchors
+from fedcel.data import Digits, Images, read_source
 from fedcel.nets import Cut, SplitNet, initialise_parameters
 from fedcel.testing.attacks import FEATURES, KNOWN, TARGETS
 from tests.fedcel.seeded import seeded
@@ -35,3 +36,8 @@ def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
             torch.autograd.backward(cross_entropy(net.answer(smashed), y[part]))
             adam.step()
     return net
+
+
+def mean_image(labels: Tensor, population: Images) -> Tensor:
+    """Return the mean of all images for each label."""
+    return compute_anchors([population]).mean.expand(len(labels), -1, -1, -1)

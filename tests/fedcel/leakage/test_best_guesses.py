@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedcel.leakage import LOG_PROB, best_guesses
+from fedcel.leakage import LOG_PROB, Law, best_guesses
 from tests.fedcel.seeded import seeded
 
 
@@ -22,8 +22,9 @@ class NoisyValue:
         values = images.flatten(1)
         return values + self.sigma * torch.randn(values.shape, generator=generator)
 
-    def log_prob(self, observed: Tensor, images: Tensor) -> Tensor:
-        return -((observed[:, None] - images.flatten(1)[None]) ** 2).sum(2) / (2 * self.sigma**2)
+    def law_of(self, images: Tensor) -> Law:
+        gap = 2 * self.sigma**2
+        return lambda observed: -(observed[:, None] - images.flatten(1)[None]).square().sum(2) / gap
 
 
 def test_probabilities_are_those_of_bayes_rule() -> None:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.leakage import (
-    SIGMOID_RANGE,
-    FeatureRange,
     GaussianMessages,
     PopulationBound,
     bound_population,
@@ -114,7 +112,7 @@ def test_bernstein_holds_for_a_law_that_is_no_gaussian() -> None:
     held = 0
     for seed in range(30):
         drawn, _ = bounded_draw(50, seed)
-        limits = bound_under_law(drawn, law, feature_range=SIGMOID_RANGE).beyond_label
+        limits = bound_under_law(drawn, law, feature_range=(0.0, 1.0)).beyond_label
         assert bits < limits.bernstein
         assert limits.mean < limits.student < limits.bernstein
         held += limits.student >= bits
@@ -131,7 +129,7 @@ def test_the_range_bounds_every_divergence() -> None:
     bound = bound_population(
         GaussianMessages(corners, noise, labels),
         GaussianMessages(near, noise, torch.zeros(50, dtype=torch.long)),
-        feature_range=SIGMOID_RANGE,
+        feature_range=(0.0, 1.0),
     )
     weight = 7 * log(2 / 0.025) / (3 * 7)  # both limits hold together
     wide = 3 / 2 * log(1 + 0.25 / 0.01)
@@ -188,7 +186,7 @@ def test_noise_of_each_images_own() -> None:
     def spell_out(messages: GaussianMessages) -> GaussianMessages:
         return messages._replace(deviation=messages.deviation.expand(90, 3))
 
-    limits = FeatureRange(0.0, 100.0)
+    limits = (-10.0, 10.0)
     bound = bound_population(evaluated, reference, feature_range=limits)
     spelt = bound_population(spell_out(evaluated), spell_out(reference), feature_range=limits)
     assert spelt.beyond_label.bernstein is None
@@ -214,11 +212,10 @@ def test_of_messages_and_through_the_library() -> None:
     """`SmashedData` states the law; with reference images as with the law itself; then halves."""
     truth = GaussianClasses(4)
     evaluated, reference = truth.draw(120, 0), truth.draw(300, 1)
-    images = evaluated.mean[:, None, None, :]
-    stated = pixels(SIGMA).describe_messages(images, evaluated.labels)
+    stated = pixels(SIGMA).describe_features(evaluated.mean, evaluated.labels)
     assert torch.equal(stated.mean, evaluated.mean)
     assert torch.equal(stated.deviation, evaluated.deviation)
-    assert pixels(0.0).describe_messages(images, evaluated.labels) is None
+    assert pixels(0.0).describe_features(evaluated.mean, evaluated.labels) is None
     bound = bound_population(evaluated, reference)
     leak = measure_leakage(
         features=evaluated.mean, labels=evaluated.labels, noise=SIGMA,
@@ -294,7 +291,7 @@ def test_beyond_the_label_is_a_part_of_all() -> None:
         evaluated, reference = (
             GaussianMessages(z[part], noise, y[part]) for part in rows.tensor_split(2)
         )
-        bound = bound_population(evaluated, reference, feature_range=FeatureRange(0.0, 9.0))
+        bound = bound_population(evaluated, reference, feature_range=(-3.0, 3.0))
         assert bound.beyond_label.student <= bound.information.student
         assert bound.beyond_label.bernstein <= bound.information.bernstein
         above += bound.beyond_label.mean > bound.information.mean
@@ -329,7 +326,7 @@ def test_refuses_nonsense() -> None:
     with pytest.raises(NetError, match="NaN"):
         bound_population(good._replace(mean=good.mean * torch.nan), good)
     with pytest.raises(ValueError, match="features have a mean square of"):
-        bound_population(good, good, feature_range=SIGMOID_RANGE)
+        bound_population(good, good, feature_range=(0.0, 1.0))
     z, y = good.mean, good.labels
     with pytest.raises(ValueError, match="30 of 30 images are reference images"):
         measure_leakage(lambda x: x, z, y, noise=1.0, reference_images=z, reference_labels=y)

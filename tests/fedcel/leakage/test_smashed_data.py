@@ -11,7 +11,7 @@ from fedcel.leakage import (
     LOG_PROB,
     MEAN,
     NOISELESS,
-    ObservationLikelihood,
+    ObservationLaw,
     ObservationMean,
     ObservationMisfit,
     SmashedData,
@@ -30,7 +30,7 @@ def images(seed: int, count: int = 5) -> torch.Tensor:
 def test_small_distances_far_from_the_origin() -> None:
     """Values of 1e8 a distance of 12 apart: |a|^2 - 2ab + |b|^2 would lose all digits."""
     x = torch.tensor([1000.1, 1000.10012]).reshape(2, 1, 1, 1)
-    log_probs = pixels(1e-5).log_prob(x.flatten(1), x)
+    log_probs = pixels(1e-5).law_of(x)(x.flatten(1))
     gap = (x[1].item() - x[0].item()) / 1e-5
     torch.testing.assert_close(
         log_probs[0], torch.tensor([0.0, -gap * gap / 2]).double(), rtol=1e-6, atol=0
@@ -40,7 +40,7 @@ def test_small_distances_far_from_the_origin() -> None:
 def test_equal_features_have_equal_likelihood() -> None:
     """Copies of an image tie to the last bit, wherever they stand."""
     x = images(4, 37)[[0] * 20 + list(range(1, 18))]
-    log_probs = pixels(0.01).log_prob(torch.rand(9, 3, generator=seeded(1)), x)
+    log_probs = pixels(0.01).law_of(x)(torch.rand(9, 3, generator=seeded(1)))
     assert torch.equal(log_probs[:, :20], log_probs[:, :1].expand(-1, 20))
 
 
@@ -48,11 +48,11 @@ def test_grants() -> None:
     """Without noise there is no density, and asking for it says so."""
     noisy, bare = pixels(0.1), pixels(0.0)
     assert isinstance(noisy, ObservationMean)
-    assert isinstance(noisy, ObservationLikelihood)
+    assert isinstance(noisy, ObservationLaw)
     assert noisy.grants == {MEAN, FREE_QUERIES, LOG_PROB}
     assert bare.grants == {MEAN, FREE_QUERIES, NOISELESS}
     with pytest.raises(ValueError, match="sigma is 0"):
-        bare.log_prob(torch.zeros(1, 3), images(1))
+        bare.law_of(images(1))(torch.zeros(1, 3))
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.2])
@@ -62,7 +62,7 @@ def test_dropout_has_a_law_with_and_without_noise(sigma: float) -> None:
     assert surface.grants == {MEAN, FREE_QUERIES, LOG_PROB}
     seen = surface.sample(x, seeded(3))
     want = Cut(sigma, 0.3).log_prob(seen, x.flatten(1))
-    assert torch.equal(surface.log_prob(seen, x), want)
+    assert torch.equal(surface.law_of(x)(seen), want)
     assert want.diagonal().isfinite().all()
 
 
@@ -108,7 +108,7 @@ def test_misfit_under_dropout_or_scaled_noise_is_the_law(dropout: float) -> None
     x = images(5).requires_grad_()
     seen = surface.sample(images(4), seeded(3))
     misfit = surface.misfit(x, seen)
-    law = surface.log_prob(seen, x.detach()).diagonal()
+    law = surface.law_of(x.detach())(seen).diagonal()
     if not dropout:
         law = law + 3 * torch.tensor(0.2).log()
     torch.testing.assert_close(misfit.double(), -2 * 0.04 * law / 3, rtol=1e-4, atol=1e-6)

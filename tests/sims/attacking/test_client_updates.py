@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedcel.attacks.runner import AttackListener, run_attacks
-from fedcel.attacks.score_card import class_means, mean_image, mse, order_batches
+from fedcel.attacks.score_card import class_means, mse, order_batches
 from fedcel.attacks.update_inversion import (
     FirstLayer,
     GradientInversion,
@@ -32,6 +32,7 @@ from fedcel.settings import (
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
 from sims.attacking.client_updates import Uploads
+from tests.fedcel.attacks.undefended import mean_image
 
 
 @cache
@@ -202,7 +203,9 @@ def test_gradient_inversion_of_single_images() -> None:
     """Without noise far below the class mean; one that does not move finds the mean image."""
     assert inverted(uploads(), GradientInversion(), 0.1) < 0.4
     known, observed = load_digit_targets()[0], uploads().sample(first(2).x, stream())
-    still = GradientInversion(rate=0.0).reconstruct(uploads(), known, observed, 0.002, stream(1))
+    search = GradientInversion()
+    search.rate = 0.0
+    still = search.reconstruct(uploads(), known, observed, 0.002, stream(1))
     assert (still - known.x.mean(0)).abs().max() < 0.5
 
 

@@ -76,7 +76,7 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
     x = splits.test.x[:3]
     assert torch.equal(changed.vector, plain.vector)
     assert torch.equal(changed.net.encode(x), 0.5 * plain.net.encode(x))
-    law = SmashedData(changed.net).log_prob(0.5 * plain.net.encode(x).detach(), x)
+    law = SmashedData(changed.net).law_of(x)(0.5 * plain.net.encode(x).detach())
     assert law.argmax(1).tolist() == [0, 1, 2]
     assert torch.equal(law.diagonal(), torch.zeros(3).double())
     assert bind(s) is None
