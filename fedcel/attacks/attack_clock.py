@@ -73,11 +73,9 @@ class AttackClock:
             self._note(step * work)
 
     def parts(self, items: Sequence[Item], work: float = 1.0) -> Iterator[Item]:
-        """Yield the items of one step, the first in any case, while there is time.
+        """Yield the items of one step, such as batches, while there is time, the first in any case.
 
-        Args:
-            items: Such as batches.
-            work: Work of all of them, as `steps` counts it.
+        `work` is that of all of them, as `steps` counts it.
         """
         before = self._done
         for count, item in enumerate(items, 1):
@@ -125,11 +123,7 @@ def describe_time(seconds: float) -> str:
 
 
 def check_memory(size: float) -> None:
-    """Refuse an attack that takes more memory than is free; SizeError.
-
-    Args:
-        size: Bytes that the attack needs at once.
-    """
+    """Refuse an attack that needs more bytes at once than are free; SizeError."""
     free = find_free_memory()
     if size > MEMORY_SHARE * free:
         raise SizeError(

@@ -14,27 +14,14 @@ CURVE_POINTS = 50
 
 
 def thin_curve(errors: Sequence[float]) -> list[tuple[int, float]]:
-    """Choose the points of a learning curve that are kept.
-
-    Args:
-        errors: Error after each epoch.
-
-    Returns:
-        Pairs of epoch, from 1, and error of four digits, at most `CURVE_POINTS`: epochs as far
-        apart as that needs, up to the last one.
-    """
+    """Choose at most `CURVE_POINTS` pairs of epoch, from 1, and error, up to the last epoch."""
     step = -(-len(errors) // CURVE_POINTS) or 1
     epochs = range(len(errors), 0, -step)
     return [(epoch, float(f"{errors[epoch - 1]:.4g}")) for epoch in reversed(epochs)]
 
 
 def describe_stop(share: float | None, seconds: float | None) -> str:
-    """Describe that an attack was cut short; empty where it was not.
-
-    Args:
-        share: Share of its steps that it took; None: all.
-        seconds: The most seconds that it was given.
-    """
+    """Describe that an attack took a share of its steps only; empty where it took all of them."""
     return "" if share is None else f"stopped at {seconds or 0:g} s, {share:.0%} of its steps"
 
 

@@ -218,15 +218,8 @@ def fit_noise(
     """Find the least noise with which channels meet a target.
 
     Estimated traces are accurate near the noise that channels were linearised with, so these are
-    linearised again with the noise that was found, until it hardly changes.
-
-    Args:
-        linearise_at: Linearises with a standard deviation.
-        target: The leak that is allowed.
-        unit: Standard deviation to begin with.
-
-    Returns:
-        The noise.
+    linearised again with the noise that was found, until it hardly changes. `unit` is the standard
+    deviation to begin with.
     """
     for number in range(MAX_FITS):
         channels = linearise_at(unit)
@@ -241,12 +234,7 @@ def fit_noise(
 def find_noise_scale(channels: LinearisedChannels, target: LeakTarget) -> float:
     """Find the least factor of all noise with which channels meet a target.
 
-    Args:
-        channels: As `linearise` gives them, with noise that is no function.
-        target: The leak that is allowed.
-
-    Returns:
-        The factor; 0 where any noise meets the target, infinity where none does.
+    It is 0 where any noise meets the target, infinity where none does.
     """
 
     def is_met(scale: float) -> bool:

@@ -132,10 +132,6 @@ def van_trees_bound(
     tr((E I(x) + C^-1)^-1) / d, in directions in which C is diagonal. Of E I(x) the diagonal
     suffices, because (J^-1)_kk is at least 1 / J_kk; the bound is lower then.
 
-    Args:
-        fisher: E I(x), (d, d), or its diagonal (d,).
-        variances: Of the images, (d,).
-
     References:
         Gill and Levit, Bernoulli 1995, section 2: the multivariate inequality.
     """
@@ -217,25 +213,16 @@ def find_rules(
     tolerance: float = TOLERANCE,
     steps: int = MOST_STEPS,
 ) -> QuadratureRule:
-    """Find two rules between which w^T f(H^T H) w lies, for any gain of H^T H.
+    """Find two rules (2, 1, K) between which w^T f(H^T H) w lies, for any gain of H^T H.
+
+    `multiply` and `transpose` are H and H^T, `start` is w, `function` f. It ends where both rules
+    differ by less than twice the tolerance, as a share of their mean.
 
     The vectors that are tried are Lanczos' of D H^T H D + D^2, with factors D = diag(scale). For
     f(x) = 1 / (1 + g x) the rules are bounds whatever the vectors: x^T w for the best x among them
     from below, and the residual of the best reconstruction from above. For other f whose
     derivatives alternate in sign they are bounds without factors: Gauss' rule and Gauss-Radau's
     with a node at 0.
-
-    Args:
-        multiply: H.
-        transpose: Its transpose.
-        start: w.
-        function: f, whose rules have to agree.
-        scale: The factors, above 0; None: 1.
-        tolerance: Half the difference of the two rules, as a share of their mean, at which it ends.
-        steps: Products with H and its transpose at most.
-
-    Returns:
-        The rules of one image, (2, 1, K).
 
     References:
         Golub and Meurant, Matrices, Moments and Quadrature, 2010, sections 6.2 and 6.3.

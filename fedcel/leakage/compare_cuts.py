@@ -376,16 +376,9 @@ class CutBench:
 def find_most_noise(is_little: Callable[[float], bool]) -> float:
     """Find the level of noise at which a claim that holds of little noise ceases to hold.
 
-    Levels are evenly spaced in their logarithms. A claim that implies another holds of no more
-    noise than that other, whether or not the claims are monotone in the noise.
-
-    Args:
-        is_little: Whether a standard deviation, in units of the features' root mean square, is
-            little enough. It must give the same answer each time.
-
-    Returns:
-        The most noise of which it holds, and of the next level it does not; 0 where it holds of
-        none.
+    Levels, in units of the features' root mean square, are evenly spaced in their logarithms. A
+    claim that implies another holds of no more noise than that other, whether or not the claims are
+    monotone in the noise. 0 where the claim holds of no level.
     """
     low, high = 0, 2**SEARCH_STEPS  # outside of the levels
     while high - low > 1:

@@ -36,19 +36,11 @@ def spread_noise(
     1 / v, so that its tangent in these bounds it from above. Each round minimises the harm under
     the tangent, which has a closed form: every round meets the target, and none does more harm than
     the one before. No feature gets less than a tenth, or more than ten times, of the noise that is
-    right for all: features that are silent on these images may speak on others.
+    right for all, `sigma`: features that are silent on these images may speak on others.
 
-    Args:
-        scaled: J C^(1/2) of each image, in the prior's directions.
-        root: C^(1/2) in these directions.
-        harms: Harm of each feature's noise by its variance, 0 or more.
-        sigma: Standard deviation that meets the target if all features have it.
-        allowed: Mean leak of an image: nats, or the squared error that a message takes off, summed
-            over pixels.
-        is_error: Whether the leak is that error.
-
-    Returns:
-        Standard deviations, (D,), within a factor of 10 from `sigma`.
+    `scaled` is J C^(1/2) of each image and `root` C^(1/2), in the prior's directions. The leak that
+    is allowed is in nats or, with `is_error`, the squared error that a message takes off, summed
+    over pixels.
 
     References:
         Diggavi and Cover, IEEE Trans. Inf. Theory 2001: convexity of the bits. Hunter and Lange, A
@@ -116,16 +108,7 @@ def measure_sensitivity(
 
     Diagonal of the mean Fisher information F of a drawn answer about the features. Noise of
     variances v changes the answers by a KL divergence of sum_i v_i F_ii / 2, to second order.
-
-    Args:
-        head: From features in their own shape to logits; it needs a gradient.
-        features: (N, D), of images.
-        shape: That of one image's features.
-        sigma: Noise that is on all features already: F is that of noisy features.
-        seed: Draws noise and answers.
-
-    Returns:
-        F_ii, (D,), in nats over the features' unit squared.
+    `shape` is that of one image's features; F is that of features with noise of `sigma`.
 
     References:
         Amari, Natural Gradient Works Efficiently in Learning, 1998: the Fisher metric.

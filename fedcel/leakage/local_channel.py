@@ -139,16 +139,8 @@ class LocalChannel:
     ) -> Float[Tensor, "B d"]:
         """Compute the posterior mean of images given a message of each.
 
-        m + C A^T (I + A C A^T)^-1 (S^(-1/2) (message - f(x)) + A (x - m)), with A at x.
-
-        Args:
-            observed: Messages.
-            offsets: x - m, by which the images are off their prior means m.
-            prior: Law of the images.
-
-        Returns:
-            Coefficients of what the posterior mean adds to m, in the prior's directions, in
-            float64.
+        m + C A^T (I + A C A^T)^-1 (S^(-1/2) (message - f(x)) + A (x - m)), with A at x and
+        `offsets` x - m. What is returned is added to m, in the prior's directions, in float64.
 
         References:
             Kay, Fundamentals of Statistical Signal Processing: Estimation Theory, 1993, theorem
