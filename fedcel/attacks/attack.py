@@ -186,10 +186,9 @@ class Attacker:
 class BaseAttack(ABC):
     """A built-in attack: `reconstruct` is that of `Attack`, what differs is in `invert`."""
 
-    @property
-    @abstractmethod
-    def needs(self) -> frozenset[str]:
-        """The grants without which it cannot run."""
+    name: str
+    needs: frozenset[str] = frozenset()
+    observes: str = "smashed-data"
 
     def reconstruct(
         self,

@@ -141,7 +141,6 @@ def move_to_device(observation: ObservationMean) -> tuple[ObservationMean, torch
 
 
 @final
-@dataclass(frozen=True)
 class Averaging(BaseAttack):
     """Attack the mean of several observations of each target.
 
@@ -150,23 +149,10 @@ class Averaging(BaseAttack):
         repeats: Observations of each target, 1 or more.
     """
 
-    single: Attack
-    repeats: int
-
-    @property
-    def name(self) -> str:
-        """The name, such as `decoder*16`."""
-        return f"{self.single.name}*{self.repeats}"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Needs of the attack on one observation."""
-        return self.single.needs
-
-    @property
-    def observes(self) -> str:
-        """The kind of observation, such as `smashed-data*16`."""
-        return f"{self.single.observes}*{self.repeats}"
+    def __init__(self, single: Attack, repeats: int) -> None:
+        self.single = single
+        self.name, self.needs = f"{single.name}*{repeats}", single.needs
+        self.observes = f"{single.observes}*{repeats}"
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T mF"]) -> Reconstructions:
         """Return one image per row of m observations.

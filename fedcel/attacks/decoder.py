@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import NamedTuple
 
@@ -407,24 +406,17 @@ def measure_error(
     return total / (len(inputs) * images[0].numel())
 
 
-@dataclass(frozen=True)
 class Decoder(BaseAttack):
     """Train a network from messages back to images; the best epoch is kept.
 
     The attacker trains through the defence: every epoch sees messages with fresh noise.
 
-    Args:
-        name, needs, observes: See `Attack`.
-        size: Size of the network where images are not small.
-
     References:
         Xia et al., CVPR 2025 (the decoding attack).
     """
 
-    name: str = "decoder"
-    needs: frozenset[str] = frozenset()
-    observes: str = "smashed-data"
-    size: DecoderSize = SMALL_DECODER
+    name = "decoder"
+    size = SMALL_DECODER
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
@@ -445,22 +437,24 @@ def centre_logits(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
     return answers - answers.mean(1, keepdim=True)
 
 
-@dataclass(frozen=True)
+class LargeDecoder(Decoder):
+    """The same with the larger network, where images are not small."""
+
+    name = "decoder-large"
+    size = LARGE_DECODER
+
+
 class LogitInversion(Decoder):
     """Train a network from a service's answers back to images.
 
     Each of the attacker's images is asked about several times, because the service adds noise.
 
-    Args:
-        name, needs, observes: See `Attack`.
-        size: Size of the network where images are not small.
-
     References:
         Yang et al., CCS 2019 (inversion of prediction vectors).
     """
 
-    name: str = "logit-inversion"
-    observes: str = "private-logits"
+    name = "logit-inversion"
+    observes = "private-logits"
 
     def prepare(self, observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
         """Return centred answers."""

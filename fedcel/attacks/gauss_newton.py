@@ -1,7 +1,7 @@
 """Posterior mean of an image given its message, the encoder linearised again at each estimate."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -61,21 +61,11 @@ def relinearise(
     noise: Float[Tensor, " D"],
     steps: int,
 ) -> Iterator[Estimate]:
-    """Find the most likely image under each of K Gaussian priors, and how likely it is.
+    """Yield the most likely image under each of K Gaussian priors: the means, then after each step.
 
     A step is the posterior mean of the encoder linearised at the estimate. The share of it is taken
-    that makes the image most likely, and none where no share does.
-
-    Args:
-        encoder: Images to features, or their mean after dropout, with a gradient.
-        observed: A message of each image.
-        means: Means of the priors.
-        prior: Their common covariance.
-        noise: Standard deviation of the message's noise.
-        steps: The most steps.
-
-    Yields:
-        The means, then the estimates after each step.
+    that makes the image most likely, and none where no share does. The encoder gives features, or
+    their mean after dropout, with a gradient; the priors have one covariance.
 
     References:
         Bell and Cathey, IEEE Transactions on Automatic Control 1993: the iterated Kalman filter is
@@ -204,7 +194,6 @@ def search_images(
     return [torch.cat(images) for images in zip(*paths, strict=True)]
 
 
-@dataclass(frozen=True)
 class GaussNewton(BaseAttack):
     """Posterior mean of the image, for images that are Gaussian within classes.
 
@@ -215,11 +204,6 @@ class GaussNewton(BaseAttack):
     linearisations are those that rebuild best the attacker's own images, each seen through fresh
     noise. From class means it is exact for a linear encoder and such images.
 
-    Args:
-        name, needs, observes: See `Attack`.
-        steps: The most linearisations of small images, at budget 1; of large ones 1.
-        factors: Tried for the factor of the noise's standard deviation, above 0.
-
     Raises:
         NetError: Messages and images have too many values for Jacobians.
 
@@ -227,11 +211,10 @@ class GaussNewton(BaseAttack):
         Kay, Estimation Theory, 1993, theorem 10.3: the posterior mean of a linear model.
     """
 
-    name: str = "gauss-newton"
-    needs: frozenset[str] = frozenset({MEAN})
-    observes: str = "smashed-data"
-    steps: int = 3
-    factors: tuple[float, ...] = (1.0, 2.0, 4.0)
+    name = "gauss-newton"
+    needs = frozenset({MEAN})
+    steps = 3  # linearisations of small images, at budget 1; of large ones 1
+    factors = (1.0, 2.0, 4.0)
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image in [0, 1] per message."""

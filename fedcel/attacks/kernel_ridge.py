@@ -5,7 +5,6 @@ Of few images it makes more than a network does.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -107,29 +106,22 @@ class Learned(NamedTuple):
         return rebuild
 
 
-@dataclass(frozen=True)
 class KernelRidge(BaseAttack):
     """Rebuild the image of least penalised squared error that is linear in a kernel of the message.
 
     Kernel and penalty are those that rebuild best a fifth of the attacker's images, seen through
-    fresh noise. The effort grows as the cube of `images` and `rows`, so a budget's cube root
-    multiplies them.
-
-    Args:
-        name, needs, observes: See `Attack`.
-        images: Images to learn from, at most; drawn from more.
-        rows: Messages to learn from; of fewer images each has several.
+    fresh noise. The effort grows as the cube of `images`, the most that it learns from, and `rows`,
+    its messages, of which images have several if they are fewer; a budget's cube root multiplies
+    both.
 
     References:
         Saunders, Gammerman and Vovk, ICML 1998, equation 7; with the linear kernel it is the ridge
         regression of Hoerl and Kennard, 1970.
     """
 
-    name: str = "kernel-ridge"
-    needs: frozenset[str] = frozenset()
-    observes: str = "smashed-data"
-    images: int = MAX_IMAGES
-    rows: int = USUAL_ROWS
+    name = "kernel-ridge"
+    images = MAX_IMAGES
+    rows = USUAL_ROWS
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""

@@ -1,7 +1,6 @@
 """Search images by descent on their pixels: the images that explain what was seen."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import cos, pi
@@ -88,14 +87,11 @@ def total_variation(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
     return down.sum(1) / max(1, down.shape[1]) + across.sum(1) / max(1, across.shape[1])
 
 
-SEARCH_STEPS = DescentSteps(2000, 0.02)
 DECODER_SHARE, REGRESSION_SHARE = 0.5, 0.1  # of the time of `HybridInversion` that is left
-HYBRID_STEPS = DescentSteps(300, 0.01)
 EXPECTED_SHARE = 0.2  # of the steps of `RMLE` that are the best, before that is known
 MAX_TUNING_IMAGES = 64  # of the attacker's own, on which the weight is chosen
 
 
-@dataclass(frozen=True)
 class RMLE(BaseAttack):
     """Search the image whose message fits what was seen, by descent on its pixels.
 
@@ -104,20 +100,13 @@ class RMLE(BaseAttack):
     through fresh noise as the targets were: to fit a noisy message to the last is to fit its noise.
     Where the source starts at grey, this starts at the mean of the own images, which is nearer.
 
-    Args:
-        name, needs, observes: See `Attack`.
-        steps: Steps of the descent at budget 1.
-        weights: Tried for tv, 0 or more.
-        shares: Tried for the share of the steps, in (0, 1].
-
     References:
         He et al., ACSAC 2019, algorithm 1 and equation 4.
     """
 
-    name: str = "rmle"
-    needs: frozenset[str] = frozenset({MEAN})
-    observes: str = "smashed-data"
-    steps: DescentSteps = SEARCH_STEPS
+    name = "rmle"
+    needs = frozenset({MEAN})
+    steps = DescentSteps(2000, 0.02)
     weights: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0)
     shares: tuple[float, ...] = (0.01, 0.05, 0.2, 1.0)
 
@@ -200,7 +189,6 @@ def penalised_misfit(
     return lambda images: misfit(images, observed) + tv * total_variation(images)
 
 
-@dataclass(frozen=True)
 class HybridInversion(BaseAttack):
     """Search the image that fits the message, from a decoder's image and near it.
 
@@ -209,21 +197,14 @@ class HybridInversion(BaseAttack):
     are those which rebuild best the attacker's images that D was not trained on; where D
     rebuilds better without a search, under much noise, its image stays.
 
-    Args:
-        name, needs, observes: See `Attack`.
-        steps: Steps of the descent at budget 1.
-        weights: Tried for tv, 0 or more.
-        ties: Tried for mu, above 0.
-
     References:
         He et al., ACSAC 2019 (initialised search), with the decoder as the prior's mean.
     """
 
-    name: str = "hybrid-inversion"
-    needs: frozenset[str] = frozenset({MEAN})
-    observes: str = "smashed-data"
-    steps: DescentSteps = HYBRID_STEPS
-    weights: tuple[float, ...] = (0.0, 0.01, 0.1)
+    name = "hybrid-inversion"
+    needs = frozenset({MEAN})
+    steps = DescentSteps(300, 0.01)
+    weights = (0.0, 0.01, 0.1)
     ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from functools import partial
 from typing import NamedTuple
 
 from fedcel import plugins
 from fedcel.attacks.attack import ATTACK_CHECKS, Attack
 from fedcel.attacks.averaging import Averaging
-from fedcel.attacks.decoder import LARGE_DECODER, Decoder, LogitInversion
+from fedcel.attacks.decoder import Decoder, LargeDecoder, LogitInversion
 from fedcel.attacks.gauss_newton import GaussNewton
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.pixel_descent import RMLE, HybridInversion
@@ -22,7 +21,7 @@ REVISION = 3
 earlier one are attacked again when asked for, and their rows are told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
-    "decoder-large": partial(Decoder, "decoder-large", size=LARGE_DECODER),
+    "decoder-large": LargeDecoder,
     "kernel-ridge": KernelRidge,
     "gauss-newton": GaussNewton,
     "rmle": RMLE,

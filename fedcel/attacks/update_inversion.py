@@ -24,7 +24,6 @@ START_SPREAD = 0.1  # sd of the first images around the mean: those of one class
 SAME_IMAGE_DISTANCE = 1e-3  # a pixel, root mean square, below which rows show the same image
 
 
-@dataclass(frozen=True)
 class FirstLayer(BaseAttack):
     """Read images off what an upload has of the first layer.
 
@@ -33,17 +32,14 @@ class FirstLayer(BaseAttack):
     rows. In a batch, a row is the image of the only example that its unit is active for: the
     commonest ones are taken. There is no training: budget and generator change nothing.
 
-    Args:
-        name, needs, observes: See `Attack`.
-
     References:
         Phong et al., IEEE TIFS 2018, section 3 (one image).
         Boenisch et al., EuroS&P 2023, section 4 (a batch).
     """
 
-    name: str = "first-layer"
-    needs: frozenset[str] = frozenset({FIRST_LAYER})
-    observes: str = "update"
+    name = "first-layer"
+    needs = frozenset({FIRST_LAYER})
+    observes = "update"
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
         """Return one image per row, a batch in any order."""
@@ -84,7 +80,6 @@ def select_most_frequent(
     return torch.stack(images)
 
 
-@dataclass(frozen=True)
 class GradientInversion(BaseAttack):
     """Search the images whose update points where the uploaded one does.
 
@@ -98,23 +93,17 @@ class GradientInversion(BaseAttack):
     these images from their uploads; what comes out is drawn back to that mean by the share that
     rebuilds them best, all the way where noise leaves nothing to find.
 
-    Args:
-        name, needs, observes: See `Attack`.
-        steps: Steps of the descent at budget 1.
-        rate: Adam's first step; it falls to 0 as a cosine.
-        weights: Tried for tv, 0 or more.
-
     References:
         Geiping et al., NeurIPS 2020, equation 4.
         Zhao et al., 2020 (iDLG: the label of a batch of one).
     """
 
-    name: str = "gradient-inversion"
-    needs: frozenset[str] = frozenset({UPDATE})
-    observes: str = "update"
-    steps: int = 1000
-    rate: float = 0.1
-    weights: tuple[float, ...] = (0.0, 0.001, 0.01, 0.1)
+    name = "gradient-inversion"
+    needs = frozenset({UPDATE})
+    observes = "update"
+    steps = 1000
+    rate = 0.1  # of Adam's first step; it falls to 0 as a cosine
+    weights = (0.0, 0.001, 0.01, 0.1)
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
         """Return one image per row, a batch in any order.
