@@ -46,23 +46,16 @@ def observe_images(observation: Observation, images: Float[Tensor, "M C H W"]) -
     """
     is_random = NOISELESS not in observation.grants
     if isinstance(observation, SmashedData):
-        z, send = observation.encode(images), observation.send
-        if z.shape[1] > len(z) and _adds_equal_noise(observation):
-            return _add_noise(z.double() / observation.net.cut.sigma)
+        z, send, net = observation.encode(images), observation.send, observation.net
+        is_equal = net.cut.sigma > 0 and not net.cut.dropout and not net.noise_scale
+        if is_equal and z.shape[1] > len(z):
+            return _add_noise(z.double() / net.cut.sigma)
         law = find_law(observation, images)
         return Messages(lambda senders, generator: send(z[senders], generator), law, is_random)
     law = find_law(observation, images)
     return Messages(
         lambda senders, generator: observation.sample(images[senders], generator), law, is_random
     )
-
-
-def _adds_equal_noise(observation: SmashedData) -> bool:
-    """Whether a message is features in Gaussian noise of one scale, not a law of a subclass."""
-    net, kind = observation.net, type(observation)
-    is_own_law = (kind.law_of, kind.send) != (SmashedData.law_of, SmashedData.send)
-    is_equal = net.cut.sigma > 0 and not net.cut.dropout and not net.noise_scale
-    return is_equal and not is_own_law
 
 
 def disturb_features(

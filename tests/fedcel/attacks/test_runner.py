@@ -104,15 +104,13 @@ class Scripted(Decoder):
     """An attack that answers each call in turn with an image in one shade, images, or an error."""
 
     def __init__(self, *answers: float | torch.Tensor | Exception, **fields: Any) -> None:
-        super().__init__(**fields)
-        object.__setattr__(self, "answers", list(answers))
-        object.__setattr__(self, "given", [])
+        vars(self).update(fields)
+        self.answers, self.given = list[Any](answers), list[Any]()
 
     def reconstruct(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return or raise the next answer; the last one stays."""
-        answers: list[Any] = vars(self)["answers"]
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        vars(self)["given"][:] = args
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.given[:] = args
         if isinstance(answer, Exception):
             raise answer
         shape = (len(args[2]), 1, 8, 8)
@@ -199,7 +197,7 @@ def test_repeats() -> None:
 
 def test_attacks_get_no_targets(register: Callable[..., Scripted]) -> None:
     """The attacker's images, the observed vectors, and nothing that holds a target's pixels."""
-    given = vars(register(0.5))["given"]
+    given = register(0.5).given
     known, targets = load_digit_targets()
     go(asks("scripted"), smashed())
     assert given[1] is known
