@@ -432,11 +432,6 @@ class Decoder(BaseAttack):
         return observed
 
 
-def centre_logits(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
-    """Return logits with mean 0: a number added to all of them means nothing."""
-    return answers - answers.mean(1, keepdim=True)
-
-
 class LargeDecoder(Decoder):
     """The same with the larger network, where images are not small."""
 
@@ -457,5 +452,5 @@ class LogitInversion(Decoder):
     observes = "private-logits"
 
     def prepare(self, observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
-        """Return centred answers."""
-        return centre_logits(observed)
+        """Return logits with mean 0: a number added to all of them means nothing."""
+        return observed - observed.mean(1, keepdim=True)

@@ -198,7 +198,7 @@ class _AttackRun:
         else:
             attack = self.identify
             row = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
-            chosen = [surface for surface in surfaces if has_known_law(surface)]
+            chosen = [seen for seen in surfaces if seen.grants & {LOG_PROB, NOISELESS}]
             reason = None if chosen else f"needs {LOG_PROB}, granted nowhere"
         if reason is not None:
             self.outcome.rows.append(row.with_results(skipped=reason))
@@ -300,11 +300,6 @@ class _AttackRun:
         else:
             seconds = time.monotonic() - begin
             self.outcome.rows.append(row.with_results(**{"seconds": seconds} | results))
-
-
-def has_known_law(surface: Observation) -> bool:
-    """Whether the optimal attacker can work on a surface."""
-    return bool(surface.grants & {LOG_PROB, NOISELESS})
 
 
 def refuse_known_targets(targets: Images, auxiliary: Images) -> None:

@@ -95,8 +95,9 @@ class FrozenConvolution:
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Compute the convolution of a batch."""
+        sides = self.weight.shape[2:]
         result: Tensor = torch.ops.aten.convolution(
-            inputs, self.weight, self.bias, *self._places, False, self._no_padding, self.groups
+            inputs, self.weight, self.bias, *self._places, False, [0] * len(sides), self.groups
         )
         return result
 
@@ -132,11 +133,6 @@ class FrozenConvolution:
     @property
     def _places(self) -> tuple[Sequence[int], ...]:
         return self.stride, self.padding, self.dilation
-
-    @property
-    def _no_padding(self) -> list[int]:
-        """Padding of the output, which a transposed convolution could have."""
-        return [0] * len(self.stride)
 
     @cached_property
     def _transpose(self) -> "FrozenConvolution | None":
