@@ -54,17 +54,14 @@ class Attack(Protocol):
     @property
     def name(self) -> str:
         """The short name of the attack, as rows of results give it."""
-        ...
 
     @property
     def needs(self) -> frozenset[str]:
         """The grants without which it cannot run, such as `fedcel.leakage.MEAN`."""
-        ...
 
     @property
     def observes(self) -> str:
         """The kind of observation it attacks, such as `smashed-data`."""
-        ...
 
     def reconstruct(
         self,
@@ -95,7 +92,6 @@ class Attack(Protocol):
             ValueError: The observation does not grant what the attack needs.
             DataError: There are too few own images.
         """
-        ...
 
 
 def _check_name(attack: Attack) -> None:
