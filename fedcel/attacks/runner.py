@@ -198,7 +198,7 @@ class _AttackRun:
         else:
             attack = self.identify
             row = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
-            chosen = [seen for seen in surfaces if seen.grants & {LOG_PROB, NOISELESS}]
+            chosen = [surface for surface in surfaces if surface.grants & {LOG_PROB, NOISELESS}]
             reason = None if chosen else f"needs {LOG_PROB}, granted nowhere"
         if reason is not None:
             self.outcome.rows.append(row.with_results(skipped=reason))
