@@ -33,7 +33,7 @@ class AttackSettings(Options):
     received: Literal["first", "heated", "last", "trapped"] = Field(
         "first",
         description="Model of attacked updates: of round 1, the same with full noise, "
-        "after burn-in, or with trap weights.",
+        "after burn-in, or trap weights.",
     )
 
     @property
