@@ -14,8 +14,10 @@ from torch import Tensor
 from fedcel.attacks.attack_clock import AttackClock
 from fedcel.data import Images
 from fedcel.leakage import (
+    ARCHITECTURE,
     FIRST_LAYER,
     FREE_QUERIES,
+    HEAD,
     LOG_PROB,
     MEAN,
     NOISELESS,
@@ -31,7 +33,9 @@ Reconstructions = Float[Tensor, "T C H W"]
 Rebuild = Callable[[Float[Tensor, "T F"]], Float[Tensor, "T C H W"]]
 """A trained attack: messages to images in [0, 1]."""
 
-GRANTS = frozenset({FIRST_LAYER, FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, UPDATE})
+GRANTS = frozenset(
+    {ARCHITECTURE, FIRST_LAYER, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS, UPDATE}
+)
 SURFACES = ("smashed-data", "private-logits", "update")
 """Kinds of observation, as `Attack.observes` names them."""
 _ARGUMENTS = ("observation", "auxiliary", "observed", "budget", "generator", "progress")

@@ -14,6 +14,8 @@ from fedcel.leakage import (
     UPDATE,
     Law,
     Observation,
+    ObservationArchitecture,
+    ObservationHead,
     ObservationMean,
     ObservationPooled,
     SmashedData,
@@ -123,6 +125,25 @@ class AveragedObservation:
         """Return the mean of one, which is that of all."""
         assert isinstance(self.once, ObservationMean)
         return self.once.mean(images)
+
+    def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
+        """Return the head's logits."""
+        assert isinstance(self.once, ObservationHead)
+        return self.once.answer(observed)
+
+    def disturb(
+        self, features: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Return the mean of m messages of these features."""
+        once = self.once
+        assert isinstance(once, ObservationHead)
+        messages = [once.disturb(features, generator) for _ in range(self.repeated.repeats)]
+        return self.repeated.average(torch.cat(messages, 1))
+
+    def fresh_encoder(self, generator: torch.Generator) -> torch.nn.Module:
+        """Return an encoder with new parameters."""
+        assert isinstance(self.once, ObservationArchitecture)
+        return self.once.fresh_encoder(generator)
 
 
 def observe_repeatedly(observation: Observation, repeats: int) -> Observation:

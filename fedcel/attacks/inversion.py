@@ -153,6 +153,7 @@ def invert(
     noise: Any,
     dropout: float = 0.0,
     attacks: Sequence[str] = USUAL_ATTACKS,
+    head: nn.Module | None = None,
     budget: float = 1.0,
     seconds: float = 0.0,
     candidates: int = 100,
@@ -181,6 +182,7 @@ def invert(
         dropout: Chance that a feature is sent as 0, in [0, 1).
         attacks: Names, such as `decoder`, `kernel-ridge`, `gauss-newton`, `hybrid-inversion`,
             `decoder*16` for 16 messages of each target, or import strings.
+        head: The module that answers messages; attacks such as `shadow` need it.
         budget: Multiple of each attack's default effort, above 0.
         seconds: The most seconds of each attack; 0: no limit.
         candidates: Number of images among which the right one is picked, 2 or more.
@@ -221,7 +223,7 @@ def invert(
             f"targets are {sizes[0]}, auxiliary images {sizes[1]} each; must be of one size"
         )
     refuse_known_targets(target_images, auxiliary_images)
-    observation = observe_encoder(encoder, auxiliary_images.x, noise, dropout)
+    observation = observe_encoder(encoder, auxiliary_images.x, noise, dropout, head=head)
     if features is not None:
         keep_features(observation, features, target_images.x, auxiliary_images.x)
     rebuilt: dict[str, Tensor] = {}
@@ -234,8 +236,9 @@ def invert(
             surface = find_surface(attack, [observe_repeatedly(observation, repeats)])
         except ValueError as error:
             raise ValueError(
-                f"attack {name!r} {error}: give a PyTorch module with a gradient as the encoder; "
-                "it sends nothing else than smashed data"
+                f"attack {name!r} {error}: give a PyTorch module with a gradient as the encoder, "
+                "and the head where the attack needs it; an encoder alone sends nothing else than "
+                "smashed data"
             ) from None
         with torch.random.fork_rng(devices=[]):  # fresh layers draw from the caller's stream
             rebuilt[name], curve, share = reconstruct_targets(
@@ -347,6 +350,8 @@ def observe_encoder(
     images: Float[Tensor, "A C H W"],
     noise: Any,
     dropout: float,
+    *,
+    head: nn.Module | None,
 ) -> SmashedData:
     """Return what an attacker sees of images; ValueError where encoder or noise are none."""
     features = encode_images(encoder, images[:2])
@@ -356,6 +361,8 @@ def observe_encoder(
         raise NetError(
             "noise is a function and the encoder gives no gradient; give a PyTorch module"
         )
+    if module is None and head is not None:
+        raise NetError("head is given for an encoder that gives no gradient; leave it out")
     cut, scale, unit = Cut(1.0, 0.0 if callable(noise) else dropout), None, None
     if callable(noise):
         scale = LearnedNoiseLayer(noise)
@@ -365,17 +372,24 @@ def observe_encoder(
             cut = replace(cut, sigma=float(sigma[0]))
         else:
             unit = sigma.cpu()
+    if head is not None and unit is not None:
+        raise NetError("head is given beside noise of each feature; use one noise for all")
+    answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
     encode = module or (lambda images: encode_images(encoder, images).cpu().float())
     flat = ScaledFeatures(encode, unit)
     net = SplitNet(
         flat,
-        nn.Identity(),
+        answers,
         cut,
         features.shape[1],
         noise_scale=scale,
         positions=count_positions(encoder, images[:2]),
     )
-    return QueriedMessages(net) if module is None else SmashedData(net)
+    if module is None:
+        return QueriedMessages(net)
+    # An attacker who knows a layer's kind can draw new parameters.
+    can_be_reset = any(hasattr(layer, "reset_parameters") for layer in module.modules())
+    return SmashedData(net, fits_head=head is not None, has_layers=can_be_reset)
 
 
 @usual_torch_state()

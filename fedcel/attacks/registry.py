@@ -11,6 +11,7 @@ from fedcel.attacks.decoder import Decoder, LargeDecoder, LogitInversion
 from fedcel.attacks.gauss_newton import GaussNewton
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.pixel_descent import RMLE, HybridInversion
+from fedcel.attacks.unknown_encoder import Shadow
 from fedcel.attacks.update_inversion import FirstLayer, GradientInversion
 from fedcel.errors import PluginError, SettingsError
 
@@ -26,6 +27,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "gauss-newton": GaussNewton,
     "rmle": RMLE,
     "hybrid-inversion": HybridInversion,
+    "shadow": Shadow,
     "logit-inversion": LogitInversion,
     "gradient-inversion": GradientInversion,
     "first-layer": FirstLayer,

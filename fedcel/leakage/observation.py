@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 MEAN = "mean"
 """Grant: the differentiable mean of the observation, as an `ObservationMean`."""
@@ -15,6 +15,10 @@ FREE_QUERIES = "free-queries"
 """Grant: the attacker samples without limit, with a copy of the device."""
 NOISELESS = "noiseless"
 """Grant: an image always gives the same observation."""
+HEAD = "head"
+"""Grant: the server's part of the network, as an `ObservationHead`."""
+ARCHITECTURE = "architecture"
+"""Grant: the encoder's layers without its parameters, as an `ObservationArchitecture`."""
 UPDATE = "update"
 """Grant: how a client computes what it uploads, as an `ObservationUpdate`."""
 FIRST_LAYER = "first-layer"
@@ -86,6 +90,27 @@ class ObservationPaid(Observation, Protocol):
     @property
     def paid(self) -> int:
         """The number of observations paid so far."""
+
+
+@runtime_checkable
+class ObservationHead(Observation, Protocol):
+    """An observation that a known head turns into logits, disturbed by a known defence."""
+
+    def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
+        """Compute the head's logits of K classes, with a gradient."""
+
+    def disturb(
+        self, features: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Apply the defence to features, with a gradient: what a device would send."""
+
+
+@runtime_checkable
+class ObservationArchitecture(Observation, Protocol):
+    """An observation whose encoder can be built, but not with its parameters."""
+
+    def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
+        """Build an encoder of the same layers, (B, C, H, W) to (B, F), parameters redrawn."""
 
 
 @runtime_checkable

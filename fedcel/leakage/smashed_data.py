@@ -5,20 +5,22 @@ from math import log
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from fedcel.leakage.gaussian_noise import NoiseFunction
 from fedcel.leakage.kept_features import KeptFeatures
 from fedcel.leakage.observation import (
+    ARCHITECTURE,
     FREE_QUERIES,
+    HEAD,
     LOG_PROB,
     MEAN,
     NOISELESS,
     Law,
 )
 from fedcel.leakage.population_bound import GaussianMessages
-from fedcel.nets import Cut, SplitNet, copy_module
+from fedcel.nets import Cut, SplitNet, copy_module, initialise_parameters
 from fedcel.short_repr import show_shapes
 
 EM_STEPS = 10
@@ -34,19 +36,27 @@ class SmashedData:
     Args:
         net: The split network.
         name: The kind of observation.
+        fits_head: Whether the head takes this message; it does not where the messages of several
+            encoders are in a row.
+        has_layers: Whether the encoder is known as layers that can be redrawn; a program of
+            `torch.export` is not.
     """
 
     net: SplitNet
     name: str = "smashed-data"
+    fits_head: bool = True
+    has_layers: bool = True
     feature_store: KeptFeatures = field(
         init=False, repr=False, compare=False, default_factory=KeptFeatures
     )
 
     @property
     def grants(self) -> frozenset[str]:
-        """Knowledge of an attacker: no likelihood without noise."""
+        """Knowledge of an attacker: no likelihood without noise, no head that cannot read z~."""
         law = LOG_PROB if self.net.cut.is_random else NOISELESS
-        return frozenset({MEAN, FREE_QUERIES, law})
+        head = {HEAD} if self.fits_head else set()
+        layers = {ARCHITECTURE} if self.has_layers else set()
+        return frozenset({MEAN, FREE_QUERIES, law} | head | layers)
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute E[z~] of each image, with a gradient; see `ObservationMean`."""
@@ -75,6 +85,29 @@ class SmashedData:
         if cut.dropout > 0:
             return most_likely_features(parts, cut) * (1 - cut.dropout)
         return parts.mean(1)
+
+    def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
+        """Compute the head's logits of messages, with a gradient."""
+        return self.net.answer(observed)
+
+    def disturb(
+        self, features: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Send features through the cut's own noise and mask, with a gradient."""
+        return self.net.add_noise(features, generator)
+
+    def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
+        """Copy the encoder, and redraw every layer that can be reset."""
+        encoder = copy_module(self.net.encoder)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):  # layers draw from the global state
+            torch.manual_seed(seed)
+            for layer in encoder.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        initialise_parameters(encoder, generator)
+        return encoder
 
     def to(self, device: torch.device) -> "SmashedData":
         """Copy the observation, net included, for images on another device."""

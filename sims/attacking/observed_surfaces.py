@@ -175,12 +175,21 @@ def list_observations(run: Run, attack_settings: AttackSettings | None = None) -
         run.flat.load(vector)
         heads.append(copy_module(run.flat.net.head))
     answers = PrivateLogits(client, message, heads, mechanism)
-    sent = SmashedData(build_device_net(run.flat, samples, scope))
+    sent = send_messages(run.flat, samples, scope)
     settings = attack_settings or run.settings.attack
     attacks = [named.attack for named in parse_attacks(settings.names)]
     if not any(attack is not None and UPDATE in attack.needs for attack in attacks):
         return [sent, answers]
     return [sent, answers, client_uploads(run, settings)]
+
+
+def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:
+    """Return all that a device sends for one image.
+
+    Several messages in a row, as in scope `full`, are more than any head takes.
+    """
+    net = build_device_net(flat, samples, scope)
+    return SmashedData(net, fits_head=net.features == flat.net.features)
 
 
 def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:

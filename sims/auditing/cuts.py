@@ -14,6 +14,7 @@ from fedcel.data import Images, check_first_images, match_pixels
 from fedcel.errors import NetError, SettingsError, escape_controls
 from fedcel.files import digest_file, write_json, write_whole
 from fedcel.leakage import (
+    ARCHITECTURE,
     FREE_QUERIES,
     LOG_PROB,
     MEAN,
@@ -57,7 +58,7 @@ they are small, else so many: a map of a large one takes about 200 passes throug
 LONGEST_LAYER = 34
 """Letters of a layer's name that a terminal has room for."""
 MESSAGES = "smashed-data"
-GRANTED = frozenset({FREE_QUERIES, LOG_PROB, MEAN})
+GRANTED = frozenset({ARCHITECTURE, FREE_QUERIES, LOG_PROB, MEAN})
 """What an attack sees of a cut, and the most that it may know."""
 SMALL_IMAGE = 4096
 """Values of an image that is small."""

@@ -140,7 +140,7 @@ def test_more_memory_than_is_free_is_refused(
         check_memory(3.1e9)
 
 
-ITERATING = ["decoder", "decoder-large", "gauss-newton", "rmle", "hybrid-inversion"]
+ITERATING = ["decoder", "decoder-large", "gauss-newton", "rmle", "hybrid-inversion", "shadow"]
 
 
 @pytest.mark.parametrize("name", [*ITERATING, "decoder*2"])

@@ -98,13 +98,17 @@ def test_no_value_shrinks() -> None:
 
 
 def test_without_noise_what_came_through_once_is_known() -> None:
-    """Values dropped from all messages are 0, the others exact."""
+    """Values dropped from all messages are 0, the others exact; the gradient is the mean's."""
     z = torch.rand(40, 3, generator=stream()) + 0.5
     many = RepeatedObservation(pixels(0.0, 0.5), 4)
     averaged = many.average(many.sample(z.view(-1, 1, 1, 3), stream(1))) / 0.5
     came = averaged > 0
     torch.testing.assert_close(averaged[came], z[came])
     assert 0.9 < came.float().mean() < 1
+    noisy = AveragedObservation(RepeatedObservation(pixels(0.3, 0.4), 4))
+    code = z.clone().requires_grad_()
+    noisy.disturb(code, stream()).sum().backward()
+    assert code.grad is not None and code.grad.isfinite().all() and code.grad.mean() > 0.3
 
 
 def test_a_search_sees_through_dropout_in_sixteen_messages() -> None:
@@ -136,6 +140,8 @@ def test_what_a_mean_grants() -> None:
     assert MEAN in mean.grants
     x = torch.rand(2, 1, 1, 3, generator=stream())
     assert torch.equal(mean.mean(x), inner.mean(x))
+    assert torch.equal(mean.answer(inner.mean(x)), inner.answer(inner.mean(x)))
+    assert isinstance(mean.fresh_encoder(stream()), torch.nn.Flatten)
 
 
 def test_no_mean_of_uploads() -> None:

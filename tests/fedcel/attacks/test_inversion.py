@@ -126,7 +126,8 @@ def test_results_in_words_numbers_and_pictures(tmp_path: Path) -> None:
         ({"attacks": "decoder"}, ValueError, "must be a list of names"),
         ({"attacks": ["optimal"]}, ValueError, "call measure_leakage"),
         ({"attacks": ["decodr"]}, SettingsError, "did you mean 'decoder'"),
-        ({"attacks": ["first-layer"]}, ValueError, "sends nothing else"),
+        ({"attacks": ["first-layer"]}, ValueError, "an encoder alone sends nothing else"),
+        ({"attacks": ["shadow"]}, ValueError, "the head where the attack needs it"),
         ({"budget": 0.0}, ValueError, "budget"),
         ({"candidates": 1}, ValueError, "candidates"),
     ],
@@ -181,11 +182,14 @@ def test_attacks_do_not_depend_on_the_state_of_pytorch(
     state: Callable[[], AbstractContextManager[object]],
 ) -> None:
     """Every attack rebuilds the same images, whatever a caller switched off."""
+    head = nn.Linear(8, 3)
+    nn.init.normal_(head.weight, generator=seeded(2))
     options = {
         "auxiliary": IMAGES,
         "labels": TARGET_LABELS[:4],
         "auxiliary_labels": LABELS,
-        "attacks": ["decoder", "hybrid-inversion", "rmle"],
+        "attacks": ["decoder", "hybrid-inversion", "rmle", "shadow"],
+        "head": head,
         "noise": 0.1,
         "budget": 0.01,
     }

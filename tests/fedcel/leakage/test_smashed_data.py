@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from fedcel.leakage import (
+    ARCHITECTURE,
     FREE_QUERIES,
+    HEAD,
     LOG_PROB,
     MEAN,
     NOISELESS,
@@ -49,8 +51,10 @@ def test_grants() -> None:
     noisy, bare = pixels(0.1), pixels(0.0)
     assert isinstance(noisy, ObservationMean)
     assert isinstance(noisy, ObservationLaw)
-    assert noisy.grants == {MEAN, FREE_QUERIES, LOG_PROB}
-    assert bare.grants == {MEAN, FREE_QUERIES, NOISELESS}
+    assert noisy.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
+    assert bare.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, NOISELESS}
+    several = SmashedData(noisy.net, fits_head=False)  # messages in a row, which no head takes
+    assert several.grants == noisy.grants - {HEAD}
     with pytest.raises(ValueError, match="sigma is 0"):
         bare.law_of(images(1))(torch.zeros(1, 3))
 
@@ -59,7 +63,7 @@ def test_grants() -> None:
 def test_dropout_has_a_law_with_and_without_noise(sigma: float) -> None:
     """It is random either way: the likelihood is granted, and is that of the cut."""
     surface, x = pixels(sigma, dropout=0.3), images(5)
-    assert surface.grants == {MEAN, FREE_QUERIES, LOG_PROB}
+    assert surface.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
     seen = surface.sample(x, seeded(3))
     want = Cut(sigma, 0.3).log_prob(seen, x.flatten(1))
     assert torch.equal(surface.law_of(x)(seen), want)
@@ -93,6 +97,28 @@ def test_misfit_of_dropout_alone() -> None:
     torch.testing.assert_close(misfit, torch.tensor([0.1 / 3]))
     (slope,) = torch.autograd.grad(misfit.sum(), x)
     torch.testing.assert_close(slope.flatten(), torch.tensor([0.2, 0.0, 0.6]) / 3)
+
+
+def test_fresh_encoder_keeps_no_parameter() -> None:
+    """Layers that can be reset are: every parameter differs, or is what a new layer begins with."""
+    old = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 3))
+    for parameter in old.parameters():
+        nn.init.constant_(parameter, 7.0)
+    surface = SmashedData(SplitNet(old, nn.Identity(), Cut(0.1), 3))
+    state = torch.random.get_rng_state()
+    one, two = (surface.fresh_encoder(seeded(1)) for _ in range(2))
+    assert all((parameter != 7).all() for parameter in one.parameters())
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
+    assert all((parameter == 7).all() for parameter in old.parameters())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_answer_is_the_head() -> None:
+    """What the head makes of a message, with a gradient."""
+    surface = SmashedData(SplitNet(nn.Flatten(), nn.Linear(3, 2), Cut(0.1), 3))
+    seen = torch.rand(4, 3, generator=seeded(1))
+    assert torch.equal(surface.answer(seen), surface.net.head(seen))
+    assert surface.answer(seen).requires_grad
 
 
 @pytest.mark.parametrize("dropout", [0.3, 0.0])

@@ -1,5 +1,6 @@
 """The law of private answers: exact where it can be integrated, and within epsilon's bound."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from math import exp
 
@@ -10,20 +11,23 @@ from torch import Tensor, nn
 
 import sims.attacking.observed_surfaces
 from clients import EvaluationClient
-from fedcel.attacks import RepeatedObservation
+from fedcel.attacks import RepeatedObservation, run_attacks
 from fedcel.data import Images
-from fedcel.leakage import LOG_PROB, Law, find_law, optimal_leak
+from fedcel.leakage import HEAD, LOG_PROB, Law, find_law, optimal_leak
 from fedcel.nets.cut import Cut, NoiseScale
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net
-from fedcel.settings import Settings, parse_settings
+from fedcel.settings import AttackSettings, Settings, parse_settings
+from fedcel.testing.attacks import FEATURES, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
 from sims.attacking.observed_surfaces import (
     PrivateLogits,
     require_known_law,
     sample_messages,
+    send_messages,
 )
+from tests.fedcel.attacks.undefended import train_undefended
 
 
 def settings_of(mechanism: str, epsilon: float, kind: str = "l1", c: float = 1.0) -> Settings:
@@ -259,6 +263,21 @@ def test_without_a_known_law_no_likelihood() -> None:
     assert seen.grants == {LOG_PROB}
     with pytest.raises(ValueError, match="law of None is not known"):
         other.law_of(images(1))
+
+
+def test_no_head_reads_the_messages_of_several_encoders() -> None:
+    """Scope `full`, two samples: no attack through the head, as there is on a single message."""
+    flat = FlatNet(deepcopy(train_undefended()))
+    sample = flat.vector.clone()
+    both = send_messages(flat, [sample, sample + 0.01], "full")
+    assert both.net.features == 2 * FEATURES
+    assert HEAD not in both.grants
+    how = AttackSettings(names="shadow,decoder", seeds=1, budget=0.01)
+    attacked = run_attacks([both], how, *load_digit_targets(), seed=1)
+    rows = [row.to_json() for row in attacked.rows]
+    assert [row.get("skipped") for row in rows] == ["needs head, which is not granted", None]
+    for samples, scope in (([sample], "full"), ([sample, sample], "head")):
+        assert HEAD in send_messages(flat, samples, scope).grants
 
 
 def test_an_answer_that_comes_again_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:

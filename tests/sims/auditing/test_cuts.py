@@ -177,6 +177,7 @@ def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture
         (["nowhere:net", "--attack", "kernelridge"], "--attack is 'kernelridge'; did you mean"),
         (["nowhere:net", "--attack", "decoder,rmle"], "must be one attack"),
         (["nowhere:net", "--attack", "optimal"], "which rebuilds nothing"),
+        (["nowhere:net", "--attack", "shadow"], "needs more than messages"),
         (["nowhere:net", "--attack", "logit-inversion*4"], "needs more than messages"),
     ],
 )

@@ -214,13 +214,15 @@ def test_outputs_are_chosen_by_name() -> None:
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-def test_a_program_has_a_gradient(tmp_path: Path, batch: int | None) -> None:
-    """Attacks may follow it."""
+def test_a_program_has_a_gradient_and_no_layers(tmp_path: Path, batch: int | None) -> None:
+    """Attacks may follow it; those that draw its layers anew are refused."""
     encode = load_encoder(str(export_program(tmp_path / "encoder.pt2", batch))).encode
     result = fedcel.invert(
         encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["rmle"], budget=0.01
     )
     assert result.reconstructions["rmle"].shape == (2, 1, 8, 8)
+    with pytest.raises(ValueError, match="needs architecture, head, which is not granted"):
+        fedcel.invert(encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["shadow"])
 
 
 def test_an_onnx_file_has_no_gradient(tmp_path: Path) -> None:

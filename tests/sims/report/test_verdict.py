@@ -253,9 +253,9 @@ def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., RunResult]) -
     ran = [AttackRow(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
     rows = (*ran, AttackRow(attack="decoder-large", skipped="needs the architecture"))
     run = replace(run_with(outcome()), attacks=rows)
-    text = " ".join(limits_of([replace(NONE, runs=(run,))], (), ["rmle"]))
+    text = " ".join(limits_of([replace(NONE, runs=(run,))], (), ["shadow"]))
     told = text.partition("may reach further: ")[2].removesuffix(".").split(", ")
-    assert told == [name for name in ATTACKS if name not in ("decoder", "rmle")]
+    assert told == [name for name in ATTACKS if name not in ("decoder", "shadow")]
     assert "were not run" not in " ".join(limits_of([NONE], (), ATTACKS))
 
 
