@@ -25,7 +25,6 @@ from sims.commands.main import main
 from sims.commands.web_server import (
     check_endpoint,
     configure_server,
-    fix_ledger,
     load_model_and_mechanism,
     load_offer,
 )
@@ -180,19 +179,6 @@ def test_what_is_printed_is_what_devices_are_told() -> None:
         f"images, {100 * card.without_privacy:.1f} % without privacy"
     ) in verdict
     assert f"ECE {card.ece:.3f})" in verdict
-
-
-def test_a_ledger_inside_a_link_is_fixed_at_the_start(tmp_path: Path) -> None:
-    """Where the link points later is another ledger, and noticed."""
-    for name in ("v1", "v2"):
-        (tmp_path / name).mkdir()
-    link = tmp_path / "current"
-    link.symlink_to(tmp_path / "v1")
-    first = fix_ledger(link / "budget.db")
-    assert first == tmp_path.resolve() / "v1" / "budget.db"
-    link.unlink()
-    link.symlink_to(tmp_path / "v2")
-    assert fix_ledger(link / "budget.db") != first
 
 
 def test_a_model_without_finite_answers_is_not_served(
