@@ -38,6 +38,7 @@ class AttackClock:
         self._first: tuple[float, float] | None = None  # time and work after the first part
         self._done = self._total = 0.0  # work of the current loop
         self._share = 1.0
+        self._later: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -84,6 +85,10 @@ class AttackClock:
             if self.is_over:
                 break
 
+    def expect(self, seconds: float | None) -> None:
+        """Expect loops to come to take so many seconds; None: as their shares of the work say."""
+        self._later = seconds
+
     def tell_estimate(self, seconds: float) -> None:
         """Tell once how long the attack takes.
 
@@ -112,7 +117,10 @@ class AttackClock:
             self._first = now, done
         elif now - self._first[0] >= LEAST_TIMED:
             pace = (now - self._first[0]) / (done - self._first[1])
-            self.tell_estimate(now - self._begin + pace * (self._total / self._share - done))
+            later = (
+                pace * self._total * (1 / self._share - 1) if self._later is None else self._later
+            )
+            self.tell_estimate(now - self._begin + pace * (self._total - done) + later)
 
 
 def describe_time(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Search images by descent on their pixels: the images that explain what was seen."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -75,6 +76,15 @@ def descend_pixels(
             mean_loss = float(losses.detach().mean())
             attacker.report("step", step, steps.number, f"loss {mean_loss:.4g}")
     return images.detach()
+
+
+def time_step(loss: PixelLoss, start: Float[Tensor, "N C H W"], steps: DescentSteps) -> float:
+    """Return the seconds of one step from these images, the second one."""
+    begin = 0.0
+    for _ in range(2):
+        begin = time.monotonic()
+        descend_pixels(loss, start, steps._replace(number=1))
+    return time.monotonic() - begin
 
 
 def total_variation(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
@@ -211,15 +221,21 @@ class HybridInversion(BaseAttack):
         """Return one image per message."""
         observation = attacker.observation
         assert isinstance(observation, ObservationMean)
-        trained = train_inverter(attacker, share=DECODER_SHARE)
         steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)
+        images = attacker.auxiliary.x[: min(MAX_TUNING_IMAGES, len(observed))].to(device)
+        first = penalised_misfit(moved, observed[: len(images)].to(device), self.weights[-1])
+        tuned = MAX_TUNING_IMAGES * len(self.weights) * len(self.ties)
+        pace = time_step(first, images, steps) / len(images)
+        attacker.clock.expect(pace * steps.number * (tuned + len(observed)))
+        trained = train_inverter(attacker, share=DECODER_SHARE)
         tuning_images = trained.held_out[:MAX_TUNING_IMAGES]
         tuning_observed = observation.sample(tuning_images, attacker.generator).to(device)
         tuning_images = tuning_images.to(device)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
         tv, mu = pairs.to(device).repeat_interleave(len(tuning_images), 0).T
         invert = self.choose_inverter(attacker, trained)
+        attacker.clock.expect(None)
         tuning_start = invert(tuning_observed)
         starts = tuning_start.repeat(len(pairs), 1, 1, 1)
         misfit = penalised_misfit(moved, tuning_observed.repeat(len(pairs), 1), tv)

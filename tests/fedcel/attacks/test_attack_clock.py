@@ -67,6 +67,16 @@ def pace(steps, passing: FakeTime, seconds: float = 1.0):  # type: ignore[no-unt
         passing.now += seconds
 
 
+def test_loops_to_come_may_be_timed_in_place_of_their_share(passing: FakeTime) -> None:
+    """Half the work takes 20 s: 40 s by its share, 120 s where 100 more were timed."""
+    told: list[str] = []
+    for seconds in (None, 100.0):
+        clock = AttackClock(tell=told.append)
+        clock.expect(seconds)
+        assert sum(1 for _ in pace(clock.steps(20, share=0.5), passing)) == 20
+    assert told == ["takes about 40 s", "takes about 2 min"]
+
+
 def test_a_loop_that_ends_by_itself_is_not_cut_short(passing: FakeTime) -> None:
     """As a training that finds nothing better."""
     clock = AttackClock(100.0)
