@@ -4,6 +4,7 @@ import json
 from hashlib import sha256
 
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from fedcel.errors import NetError, ServiceError, describe_unforeseen
 from fedcel.nets import (
     Cut,
     NetSettings,
+    NoiseShape,
     OwnNet,
     SplitNet,
     build_noise_scale,
@@ -19,6 +21,7 @@ from fedcel.nets import (
     switch_to_evaluation,
 )
 
+NOISE_SHAPES = TypeAdapter[NoiseShape](NoiseShape)
 MAX_ENCODER_BYTES = 256 * 2**20
 TRIAL_IMAGES = 3  # that a received encoder is tried with, each by itself too
 
@@ -35,7 +38,7 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
         tensors = load(data)
         metadata = read_metadata(data)
         net_settings = NetSettings.model_validate(json.loads(metadata["net"]))
-        noise_shape = metadata["noise-shape"]
+        noise_shape = NOISE_SHAPES.validate_python(metadata["noise-shape"])
         cut = Cut(card.sigma, card.dropout)
         stated = metadata["model"], json.loads(metadata["shape"]), int(metadata["classes"])
     except Exception as error:  # of whatever a hostile file makes of its readers

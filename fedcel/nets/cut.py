@@ -214,11 +214,11 @@ class NoiseScale(nn.Module):
         return (self.log_limit * torch.tanh(exponent / self.log_limit)).exp()
 
 
-def build_noise_scale(shape: str, features: int) -> NoiseScale | None:
+def build_noise_scale(shape: NoiseShape, features: int) -> NoiseScale | None:
     """Build the scale of the noise of D features.
 
     Args:
-        shape: A `NoiseShape`.
+        shape: Whether the standard deviations are learned, and of what.
         features: D.
 
     Returns:

@@ -47,9 +47,13 @@ OWN_KEYS = ("bound", "head")
 """Of the project's own nets."""
 
 
-def file(changes: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> bytes:
-    """Return the encoder's file with other settings or tensors."""
-    metadata = read_metadata(MODEL.encoder)
+def file(
+    changes: dict[str, Any] | None = None,
+    tensors: dict[str, Any] | None = None,
+    noise_shape: str = "one",
+) -> bytes:
+    """Return the encoder's file with other settings, tensors or shape of the noise."""
+    metadata = read_metadata(MODEL.encoder) | {"noise-shape": noise_shape}
     if changes:
         is_own = ":" in changes.get("name", "")
         net = {key: value for key, value in NET.items() if not is_own or key not in OWN_KEYS}
@@ -79,6 +83,8 @@ def test_the_encoder_arrives_as_it_was_served() -> None:
         (file(changes={"bound": "eval"}), {}, "cannot be used"),
         (file(changes={"name": "cnn"}), {}, "do not fit"),
         (file(tensors={}), {}, "do not fit"),
+        (file(noise_shape="feature"), {}, "do not fit"),
+        (file(noise_shape="eval"), {}, "cannot be used"),
         (file(tensors={k: v.double() for k, v in load(MODEL.encoder).items()}), {}, "do not fit"),
         (MODEL.encoder, {"model": "0" * 32}, "another model"),
         (MODEL.encoder, {"shape": [1, 64, 1]}, "another model"),

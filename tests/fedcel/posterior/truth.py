@@ -31,6 +31,7 @@ from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_client_parts, build_server_parts
 from fedcel.settings import Settings, parse_settings
+from fedcel.testing.samplers import SETTINGS
 from sims.engines.local import LocalTrainer
 
 Change = Callable[[float, int], float]
@@ -103,22 +104,14 @@ def lines(designs: list[Tensor], targets: list[Tensor], chains: int, s: Settings
 
 def settings(rounds: int, steps: int, rate: float, clients: int, **more: object) -> Settings:
     """Return the settings of a chain without burn-in: constant step, full batches, no prior."""
-    return parse_settings(
-        {
-            "rounds": rounds,
-            "clients": clients,
-            "local.steps": steps,
-            "local.batch-size": 10_000,
-            "local.rate": rate,
-            "local.schedule": "constant",
-            "prior.mode": "none",
-            "chain.burn-in": 0.0,
-            "chain.scope": "full",
-            "strategy.momentum": 0.0,
-            "net.noise": 0.0,
-            **more,
-        }
-    )
+    own = {
+        "rounds": rounds,
+        "clients": clients,
+        "local.steps": steps,
+        "local.batch-size": 10_000,
+        "local.rate": rate,
+    }
+    return parse_settings(SETTINGS | own | more)
 
 
 def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Federation:
