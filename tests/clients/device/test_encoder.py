@@ -43,10 +43,6 @@ def card(data: bytes, **changes: object) -> ModelCard:
     return ModelCard(**{**right, **changes})
 
 
-OWN_KEYS = ("bound", "head")
-"""Of the project's own nets."""
-
-
 def file(
     changes: dict[str, Any] | None = None,
     tensors: dict[str, Any] | None = None,
@@ -55,9 +51,7 @@ def file(
     """Return the encoder's file with other settings, tensors or shape of the noise."""
     metadata = read_metadata(MODEL.encoder) | {"noise-shape": noise_shape}
     if changes:
-        is_own = ":" in changes.get("name", "")
-        net = {key: value for key, value in NET.items() if not is_own or key not in OWN_KEYS}
-        metadata["net"] = json.dumps(net | changes)
+        metadata["net"] = json.dumps(NET | changes)
     return save(load(MODEL.encoder) if tensors is None else tensors, metadata)
 
 
