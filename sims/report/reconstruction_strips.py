@@ -69,8 +69,9 @@ def make_image_strips(images: Mapping[str, Tensor], count: int | None = None) ->
 def limit_strips(strips: Sequence[Strip]) -> list[Strip]:
     """Return strips of as many images as a page has room for, two at least."""
     count = max(2, PAGE_PICTURES // max(1, len(strips)))
-    return [strip._replace(images=strip.images[:count], notes=strip.notes[:count])
-            for strip in strips]  # fmt: skip
+    return [
+        strip._replace(images=strip.images[:count], notes=strip.notes[:count]) for strip in strips
+    ]
 
 
 def encode_picture(image: Float[np.ndarray, "C H W"]) -> str:
