@@ -62,8 +62,11 @@ class Look(NamedTuple):
         """Colour, marker and line in matplotlib's words."""
         fill = "full" if self.filled else "none"
         return {
-            "color": self.colour, "marker": self.marker, "linestyle": self.line, "fillstyle": fill
-        }  # fmt: skip
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.line,
+            "fillstyle": fill,
+        }
 
 
 def choose_look(index: int) -> Look:
@@ -225,9 +228,12 @@ def add_legend(place: Figure | Axes, series: Iterable[Series], position: dict[st
     looks = {member.name: member.look for member in series if member.name}
     short = [n if len(n) <= MAX_LABEL else f"{n[: MAX_LABEL - 1]}…" for n in looks]
     place.legend(
-        [Line2D([], [], **look.style) for look in looks.values()], list(map(escape_label, short)),
-        ncols=count_columns(looks), handlelength=3.2, **position,
-    )  # fmt: skip
+        [Line2D([], [], **look.style) for look in looks.values()],
+        list(map(escape_label, short)),
+        ncols=count_columns(looks),
+        handlelength=3.2,
+        **position,
+    )
 
 
 def escape_label(label: str) -> str:

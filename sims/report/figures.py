@@ -84,8 +84,9 @@ def make_trade_off(
     for variant, look in looks.items():
         of_variant = [s for s in summaries if s.variant == variant]
         ordered = sorted(of_variant, key=lambda summary: summary.row.strength or 0.0)
-        placed = (place_point(s.label, column, s.measure(column), s.measure(ACCURACY))
-                  for s in ordered)  # fmt: skip
+        placed = (
+            place_point(s.label, column, s.measure(column), s.measure(ACCURACY)) for s in ordered
+        )
         if points := [point for point in placed if point is not None]:
             row = ordered[0].row
             sweeps.append(Sweep(Series(row.name, look, points, "marks"), row.undefended))

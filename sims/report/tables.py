@@ -217,11 +217,12 @@ def tabulate_live(prices: Iterable[Sequence[LiveRow]]) -> Table:
         Column("share-of-steps", "steps taken, %", 0, 100),
     )
     lines = [
-        measure_records((first.attack, first.mechanism, f"{first.epsilon:g}", f"{first.spent:g}"),
-                        rows)
+        measure_records(
+            (first.attack, first.mechanism, f"{first.epsilon:g}", f"{first.spent:g}"), rows
+        )
         for rows in prices
         for first in rows[:1]
-    ]  # fmt: skip
+    ]
     return drop_empty_columns(tabulate("Attacks on the live service", heads, columns, lines))
 
 
