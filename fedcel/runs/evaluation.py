@@ -71,6 +71,7 @@ from fedcel.short_repr import show_shapes
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged, at most
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
 ANSWER_DRAWS = 128  # messages per image whose answers are counted, at most
+ANSWERS_AT_ONCE = 1000  # messages that heads answer at once, or one of each image
 LEAST_OPERATIONS, MOST_OPERATIONS = 2 * 10**10, 10**12
 """Operations of heads above which fewer messages of each image are drawn, after short trainings and
 after long ones: less than ten seconds, and some minutes of slow heads."""
@@ -78,7 +79,7 @@ LEAST_REFERENCES = 1000
 """Training images that the law of messages is fitted to after any training, or all of them."""
 ENCODED_AT_ONCE = 256
 """Training images that are taken from their source at once."""
-PICTURE_OPERATIONS = 2e11
+PICTURE_OPERATIONS = 6e10
 """The same of encoders for the leak of the picture after short trainings: some seconds."""
 GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
 GUESSES_FILE = "guesses.safetensors"
@@ -490,17 +491,20 @@ def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tens
     """
     noise = make_generator(run.settings.seed, "answers")
     samples = posterior_samples(run)
+    count = count_messages(run, len(z), ANSWER_DRAWS, least=2)
+    at_once = max(1, ANSWERS_AT_ONCE // len(z))
     answers = []
-    for _ in range(count_messages(run, len(z), ANSWER_DRAWS, least=2)):
+    for first in range(0, count, at_once):
+        draws = min(at_once, count - first)
         with torch.no_grad():
-            message = net.add_noise(z, noise)
+            message = torch.cat([net.add_noise(z, noise) for _ in range(draws)])
         if run.settings.chain.scope == "full":
             parts = zip(samples, torch.chunk(message, len(samples), 1), strict=True)
             logs = torch.cat([apply_heads(run.flat, [vector], part) for vector, part in parts])
         else:
             logs = apply_heads(run.flat, samples, message)
-        answers.append(Prediction(logs).probabilities.argmax(1))
-    return torch.stack(answers)
+        answers.append(Prediction(logs).probabilities.argmax(1).view(draws, len(z)))
+    return torch.cat(answers)
 
 
 def measure_client_spread(smashed: SmashedData, trained: StackedFeatures) -> float:

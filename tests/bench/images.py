@@ -22,7 +22,7 @@ from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
 from tests.fedcel.seeded import seeded
 
-IMAGES, TAKEN, AUDITED, TRAINED = 60_000, 5_000, 50, 640
+IMAGES, TAKEN, AUDITED, TRAINED = 60_000, 5_000, 50, 2000
 REPEATS = 20
 LOAD = """
 import sys

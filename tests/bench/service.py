@@ -108,7 +108,7 @@ def read_processor_times(up: Running) -> tuple[float, float]:
     """Return the seconds that this process, and the worker's where it has one, have used."""
     worker = up.service.worker
     used = os.times()
-    if not isinstance(worker, ProcessWorker):
+    if isinstance(worker, ThreadWorker):
         return used.user + used.system, 0.0
     fields = Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
