@@ -93,7 +93,6 @@ def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
         ["audit", cell, "--data=digits", "--images=60", "--attacks=none", "--out=audit"],
         ["attack", cell, "--set", "attack.names=kernel-ridge"],
         ["settings"],
-        ["privacy", cell, "--epsilons", "4", "--clips", "1"],
     )
     assert " - " in benched and " +- " in audited
     assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
