@@ -6,7 +6,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all it imports
 
-.PHONY: demo demo-cifar test test-checked test-rest test-all check docs pages bench reproduce abuse clean
+.PHONY: demo demo-cifar test test-checked test-rest test-all test-oldest check docs pages bench reproduce abuse clean
 
 .venv/ready: .venv/wheel
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -77,6 +77,13 @@ test-rest: .venv/ready
 # All tests, the calls of all of them checked.
 test-all: check pages .venv/models
 	$(PYTEST) --numprocesses 3 $(CHECK_CALLS)
+
+# Training on the oldest Flower and Ray that are allowed: simulations, strategies, a deployment.
+OLDEST := $(shell sed -nE 's/.*"(flwr|ray)(\[simulation\])?>=([0-9.]+)".*/\1==\3/p' pyproject.toml | sort -u)
+test-oldest: .venv/ready
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/oldest $(OLDEST)
+	PYTHONPATH=$(CURDIR)/build/oldest $(PYTEST) --numprocesses 2 tests/sims/engines tests/strategies \
+		tests/clients/flower tests/system/test_deployment.py tests/system/test_ray_cluster.py
 
 # Each table is kept in the file as soon as it is there, with the machine that made it.
 STARTED := $(shell date +%Y-%m-%d-%H%M%S)
