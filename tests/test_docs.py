@@ -40,7 +40,7 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
 REMOVED = set(re.findall(r"^- `fedcel ([a-z]+)` is now", CHANGELOG.read_text(), re.MULTILINE))
-REMOVED |= {"--head", "--hub-folder", "--live"}
+REMOVED |= {"--charts", "--head", "--hub-folder", "--live"}
 """Commands and options of earlier versions, named in their changelog."""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 

@@ -26,8 +26,9 @@ def test_figures_show_their_rows(result_figures: ModuleType) -> None:
     """A figure that was not drawn again after its rows changed says other points."""
     for name, file in result_figures.FIGURES.items():
         digest = result_figures.digest_points(result_figures.list_sweeps(file))
-        svg = (DOCS / "figures" / f"{name}.svg").read_text()
-        assert f"<!-- points {digest} -->" in svg, f"run docs/extensions/result_figures.py: {name}"
+        for part in result_figures.CHARTS:
+            svg = (DOCS / "figures" / f"{name}-{part}.svg").read_text()
+            assert f"<!-- points {digest} -->" in svg, "run docs/extensions/result_figures.py"
 
 
 def test_a_point_that_moves_changes_the_digest(result_figures: ModuleType) -> None:
@@ -41,23 +42,27 @@ def test_a_point_that_moves_changes_the_digest(result_figures: ModuleType) -> No
 
 
 def test_each_variant_has_its_own_look(result_figures: ModuleType) -> None:
-    """One colour and one marker, a name, and a place in a panel."""
+    """One colour and one marker, a name, and a place in a chart."""
     looks = result_figures.LOOKS
-    assert len({look.colour for look in looks.values()}) == len(looks)
-    assert len({look.marker for look in looks.values()}) == len(looks)
-    drawn = {variant for panel in result_figures.PANELS.values() for variant in panel}
+    assert len({colour for colour, _, _ in looks.values()}) == len(looks)
+    assert len({marker for _, marker, _ in looks.values()}) == len(looks)
+    drawn = {variant for chart in result_figures.CHARTS.values() for variant in chart}
     assert looks.keys() == drawn == result_figures.NAMES.keys()
 
 
-def test_a_panel_names_what_it_draws(result_figures: ModuleType) -> None:
-    """Legends list their own panel's variants in the colours of its lines."""
+def test_a_chart_names_what_it_draws(result_figures: ModuleType) -> None:
+    """Legends list their own chart's variants in the colours of its lines, on the same axes."""
     sweeps = result_figures.list_sweeps("frontier-faces.json")
-    for axes in draw_chart(result_figures.make_chart(sweeps, 1.58)).axes:
-        variants = [name for name in result_figures.PANELS[axes.get_title()] if name in sweeps]
-        legend = axes.get_legend()
-        assert legend is not None and len(variants) > 4
+    limits = set()
+    for part, chart in result_figures.make_charts(sweeps, 1.58).items():
+        variants = [name for name in result_figures.CHARTS[part] if name in sweeps]
+        figure = draw_chart(chart)
+        (legend,), (axes,) = figure.legends, figure.axes
+        assert len(variants) > 4
         assert [text.get_text() for text in legend.get_texts()] == [
             result_figures.NAMES[variant] for variant in variants
         ]
         colours = {line.get_color() for line in axes.get_lines()}
-        assert {result_figures.LOOKS[variant].colour for variant in variants} <= colours
+        assert {result_figures.LOOKS[variant][0] for variant in variants} <= colours
+        limits.add((axes.get_xlim(), axes.get_ylim()))
+    assert len(limits) == 1

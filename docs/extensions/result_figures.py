@@ -1,7 +1,7 @@
 """Draw accuracy against bits from the kept rows: python docs/extensions/result_figures.py.
 
-A figure of `docs/figures` has two panels of the same axes: losses on the left, rivals on the right,
-noise alone and the undefended net in both. A variant has one colour and one marker in all figures.
+Each data set has two charts of the same axes in `docs/figures`: losses, and rivals, noise alone and
+the undefended net in both. A variant has one colour and one marker in all charts.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from result_rows import compare_variants
 
-from sims.report.chart import INK, Chart, Look, Mark, Point, Series, write_chart
-from sims.report.figures import Sweep, make_accuracy_panel, place_point
+from sims.report.chart import INK, Chart, Mark, Point, Series, write_chart
+from sims.report.figures import Sweep, make_accuracy_chart, place_point
 from sims.results.columns import ACCURACY, BITS, POSITIONS, Column
 from sims.results.intervals import Estimate, estimate_samples
 from sims.results.records import BenchRow
@@ -24,21 +24,22 @@ FIGURES = {
     "frontier-faces": "frontier-faces.json",
     "frontier-cifar": "frontier-cifar.json",
 }
-"""The rows that each figure shows."""
-LOOKS = {
-    "none": Look(INK, "o", "-"),
-    "plain": Look("#0072b2", "s", "-"),
-    "cluster": Look("#d55e00", "D", "-"),
-    "gated": Look("#009e73", "^", "-"),
-    "information": Look("#b0609a", "v", "-"),
-    "noise": Look("#c98500", "P", "--"),
-    "bottleneck": Look("#56a5d8", "X", "-."),
-    "dropout": Look("#8a949e", "*", "-."),
-    "nopeek": Look("#7a4f1d", "<", "-."),
-    "adversarial": Look("#a01a2b", ">", "-."),
-    "noise-nopeek": Look("#5b3fa0", "p", "--"),
+"""The rows that each pair of charts shows."""
+LOOKS: dict[str, tuple[str, str, str]] = {
+    "none": (INK, "o", "-"),
+    "plain": ("#0072b2", "s", "-"),
+    "cluster": ("#d55e00", "D", "-"),
+    "gated": ("#009e73", "^", "-"),
+    "information": ("#b0609a", "v", "-"),
+    "noise": ("#c98500", "P", "--"),
+    "bottleneck": ("#56a5d8", "X", "-."),
+    "dropout": ("#8a949e", "*", "-."),
+    "nopeek": ("#7a4f1d", "<", "-."),
+    "adversarial": ("#a01a2b", ">", "-."),
+    "noise-nopeek": ("#5b3fa0", "p", "--"),
 }
-PANELS = {
+"""Colour, marker and line."""
+CHARTS = {
     "losses": ("none", "plain", "cluster", "gated", "information", "noise"),
     "rivals": ("none", "noise", "bottleneck", "dropout", "nopeek", "adversarial", "noise-nopeek"),
 }
@@ -75,12 +76,12 @@ def list_sweeps(file: str) -> dict[str, Sweep]:
         if point is not None:
             points.setdefault(variant, []).append(point)
     undefended = {row.variant for row in bench.rows if row.undefended}
-    return {
-        variant: Sweep(
-            Series(NAMES[variant], LOOKS[variant], placed, "marks"), variant in undefended
-        )
-        for variant, placed in points.items()
-    }
+    sweeps = {}
+    for variant, placed in points.items():
+        look = dict(zip(("color", "marker", "linestyle"), LOOKS[variant], strict=True))
+        series = Series(NAMES[variant], look, placed, "marks")
+        sweeps[variant] = Sweep(series, variant in undefended)
+    return sweeps
 
 
 def find_cap(rows: Sequence[BenchRow]) -> float:
@@ -88,29 +89,25 @@ def find_cap(rows: Sequence[BenchRow]) -> float:
     return max(row.bits_cap for row in rows if row.bits_cap is not None)
 
 
-def make_chart(sweeps: Mapping[str, Sweep], cap: float) -> Chart:
-    """Return both panels; up and left is better."""
+def make_charts(sweeps: Mapping[str, Sweep], cap: float) -> dict[str, Chart]:
+    """Return the charts by name; up and left is better."""
     marks = [Mark(0.0, "label only", "--"), Mark(cap, "all of it", ":")]
-    limits = {"xlim": (-0.06 * cap, 1.04 * cap)}
-    panels = [
-        make_accuracy_panel(
-            [sweeps[name].series for name in variants if name in sweeps],
-            sweeps.values(), marks, limits,
-        )._replace(title=title)
-        for title, variants in PANELS.items()
-    ]  # fmt: skip
     label = "bits beyond the label that leak (less is better)"
-    return Chart(label, panels, is_wide=True)
+    axis = {"xlabel": label, "xlim": (-0.06 * cap, 1.04 * cap)}
+    shown = {
+        name: [sweeps[variant].series for variant in variants if variant in sweeps]
+        for name, variants in CHARTS.items()
+    }
+    return {
+        name: make_accuracy_chart(series, sweeps.values(), marks, axis)
+        for name, series in shown.items()
+    }
 
 
 def digest_points(sweeps: Mapping[str, Sweep]) -> str:
     """Return what changes with what is drawn, and with nothing else."""
-
-    def find_half(low: float | None, high: float | None) -> float | None:
-        return None if low is None or high is None else (high - low) / 2
-
     numbers = (
-        (variant, series.look, p.x, p.y, find_half(p.x_low, p.x_high), find_half(p.y_low, p.y_high))
+        (variant, series.look, p.x, p.y, p.x_half, p.y_half)
         for variant, (series, _) in sweeps.items()
         for p in series.points
     )
@@ -125,9 +122,11 @@ def write_figures(folder: Path) -> None:
     """Draw every figure into a folder; each says what points it shows."""
     for name, file in FIGURES.items():
         sweeps = list_sweeps(file)
-        write_chart(make_chart(sweeps, find_cap(compare_variants(file).rows)), folder, name)
-        with (folder / f"{name}.svg").open("a") as svg:
-            svg.write(f"<!-- points {digest_points(sweeps)} -->\n")
+        charts = make_charts(sweeps, find_cap(compare_variants(file).rows))
+        for part, chart in charts.items():
+            write_chart(chart, folder, f"{name}-{part}")
+            with (folder / f"{name}-{part}.svg").open("a") as svg:
+                svg.write(f"<!-- points {digest_points(sweeps)} -->\n")
 
 
 if __name__ == "__main__":

@@ -1,24 +1,14 @@
 """The command `report`: draw the report again."""
 
-from pathlib import Path
-from typing import Annotated
-
 from fedcel.extras import require_extra
-from sims.commands.options import FinishedFolder, option
+from sims.commands.options import FinishedFolder
 
-EXAMPLES = ("fedcel report RUN", "fedcel report BENCH --charts charts")
+EXAMPLES = ("fedcel report RUN",)
 
 
-def report_command(
-    folder: FinishedFolder,
-    charts: Annotated[
-        Path | None, option(metavar="FOLDER", help="Folder for each chart as SVG, PDF and CSV.")
-    ] = None,
-) -> None:
-    """Draw the report of a run or a bench again."""
+def report_command(folder: FinishedFolder) -> None:
+    """Draw the report of a run or a bench again: report.html, and each chart in figures/."""
     require_extra("report")
     from sims.report import write_report
 
-    print(f"report: {write_report(folder, charts)}")
-    if charts is not None:
-        print(f"charts: {charts}")
+    print(f"report: {write_report(folder)}")

@@ -312,9 +312,9 @@ def open_playground(
                     f"{place} has other test images than {columns[0].run.folder}; show it alone: "
                     f"fedcel play {place}"
                 )
-            marker = MARKERS.get(look.marker, "●")
+            marker = MARKERS.get(look["marker"], "●")
             columns.append(
-                prepare_column(run, Look(summary.label, look.colour, marker), background)
+                prepare_column(run, Look(summary.label, look["color"], marker), background)
             )
             private_accounts.append(PrivateAccount(run, ledgers / str(number)))
         note = ""

@@ -9,8 +9,6 @@ from fedcel.leakage import CutComparison, LeakMaps
 from sims.report.chart import (
     FAINT,
     Chart,
-    Look,
-    Panel,
     Point,
     Series,
     choose_look,
@@ -57,7 +55,10 @@ def render_cuts(
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         cuts=comparison,
         conditions=conditions,
-        chart=inline_svg(render_chart(chart_cuts(comparison), "cuts", "svg").decode()),
+        charts=[
+            (title, inline_svg(render_chart(chart, title).decode()))
+            for title, chart in chart_cuts(comparison).items()
+        ],
         table=tabulate_cuts(comparison, attacks),
         strips=limit_strips(strips),
         maps_note=maps_note,
@@ -66,35 +67,32 @@ def render_cuts(
     )
 
 
-def chart_cuts(comparison: CutComparison) -> Chart:
-    """Chart linearised bits of the cuts, and exact bits of these and of the answer.
+def chart_cuts(comparison: CutComparison) -> dict[str, Chart]:
+    """Chart linearised bits of the cuts, and exact bits of these and of the answer, by title.
 
     Cuts for which no other leaks less at no more operations have a name and a look each.
     """
     cuts = [*comparison.cuts, comparison.answer]
     named = [c for c in cuts if c in comparison.pareto or c is comparison.recommended]
     others = [cut for cut in cuts if cut not in named]
-    groups = [("other cuts", Look(FAINT, "o", "none", filled=False), others)]
+    marker = {"color": FAINT, "marker": "o", "linestyle": "none", "fillstyle": "none"}
+    groups = [("other cuts", marker, others)]
     for number, cut in enumerate(named):
-        look = choose_look(number)._replace(line="none")
+        look = {**choose_look(number), "linestyle": "none"}
         groups.append((mark_cut(comparison, cut), look, [cut]))
 
-    def make_panel(title: str, bits: Mapping[str, float]) -> Panel:
+    def make_chart(bits: Mapping[str, float]) -> Chart:
         series = []
         for name, look, group in groups:
             shown = [cut for cut in group if cut.layer in bits]
             points = [Point(c.macs / 1e6, bits[c.layer], name=c.layer) for c in shown]
             series += [Series(name, look, points, "marks")] if points else []
-        is_wide = max(bits.values(), default=0.0) > LARGE_BITS
-        axis = {"yscale": "symlog"} if is_wide else {}
-        return Panel("bits", series, axis=axis, title=title)
+        scale = "symlog" if max(bits.values(), default=0.0) > LARGE_BITS else "linear"
+        label = "million operations on the device"
+        return Chart(series, {"xlabel": label, "ylabel": "bits", "yscale": scale})
 
     linearised = {cut.layer: cut.linearised.bits for cut in cuts if cut.linearised is not None}
     exact = {cut.layer: cut.exact_bits for cut in cuts}
-    return Chart(
-        "million operations on the device",
-        [
-            make_panel(f"linearised {comparison.unit}", linearised),
-            make_panel(f"exact {comparison.unit}, of these {comparison.images} images", exact),
-        ],
-    )
+    title = f"exact {comparison.unit}, of these {comparison.images} images"
+    charts = {f"linearised {comparison.unit}": make_chart(linearised)} if linearised else {}
+    return {**charts, title: make_chart(exact)}

@@ -10,11 +10,9 @@ from fedcel.settings import MIN_ESS, burn_in_rounds
 from sims.report.chart import (
     FAINT,
     Chart,
-    Line,
     Look,
     Mark,
     Note,
-    Panel,
     Point,
     Series,
     choose_look,
@@ -63,7 +61,7 @@ def make_mse_trade_off(summaries: Sequence[Summary]) -> Chart | None:
     return make_trade_off(summaries, MSE, label, marks)
 
 
-def mark_mean(name: str, line: Line, values: Iterable[float | None]) -> list[Mark]:
+def mark_mean(name: str, line: str, values: Iterable[float | None]) -> list[Mark]:
     """Return the line at the mean of the known values, if there are any."""
     mean = estimate(values).mean
     return [] if mean is None else [Mark(mean, name, line)]
@@ -92,13 +90,12 @@ def make_trade_off(
             sweeps.append(Sweep(Series(row.name, look, points, "marks"), row.undefended))
     if not sweeps:
         return None
-    limits = dict[str, Any]()
+    axis: dict[str, Any] = {"xlabel": label}
     if column != MSE:  # a line at 0 and its name are in view
-        xs = [p.x_high or p.x for sweep in sweeps for p in sweep.series.points]
+        xs = [p.x + (p.x_half or 0.0) for sweep in sweeps for p in sweep.series.points]
         right = 1.06 * max(*xs, *(mark.at for mark in marks), 1e-9)
-        limits["xlim"] = (-0.06 * right, right)
-    series = [sweep.series for sweep in sweeps]
-    return Chart(label, [make_accuracy_panel(series, sweeps, marks, limits)])
+        axis["xlim"] = (-0.06 * right, right)
+    return make_accuracy_chart([sweep.series for sweep in sweeps], sweeps, marks, axis)
 
 
 def place_point(name: str, column: Column, x: Estimate, y: Estimate) -> Point | None:
@@ -106,42 +103,41 @@ def place_point(name: str, column: Column, x: Estimate, y: Estimate) -> Point | 
     if x.mean is None or y.mean is None:
         return None
 
-    def find_ends(part: Column, mean: float, half: float | None) -> list[float | None]:
-        return [None if half is None else part.scale * (mean + sign * half) for sign in (-1, 1)]
-
-    x_low, x_high = find_ends(column, x.mean, x.half)
-    y_low, y_high = find_ends(ACCURACY, y.mean, y.half)
+    x_half, y_half = (
+        None if value.half is None else part.scale * value.half
+        for part, value in ((column, x), (ACCURACY, y))
+    )
     means = column.scale * x.mean, ACCURACY.scale * y.mean
-    return Point(*means, x_low, x_high, y_low, y_high, name)
+    return Point(*means, x_half, y_half, name=name)
 
 
-def make_accuracy_panel(
+def make_accuracy_chart(
     series: Sequence[Series],
     sweeps: Iterable[Sweep],
     marks: Sequence[Mark],
-    limits: Mapping[str, Any],
-) -> Panel:
-    """Return a panel of accuracy; `sweeps` are those of all panels, whose axes are the same.
+    axis: Mapping[str, Any],
+) -> Chart:
+    """Return a chart of accuracy; `sweeps` are those of all charts whose axes are the same.
 
     Points far less accurate than the undefended would press all others into a line: they are left
     out, and an arrow tells where and how far below they are.
     """
     points = [(sweep, point) for sweep in sweeps for point in sweep.series.points]
-    low = min(point.y_low or point.y for _, point in points)
-    high = max(point.y_high or point.y for _, point in points)
+    low = min(point.y - (point.y_half or 0.0) for _, point in points)
+    high = max(point.y + (point.y_half or 0.0) for _, point in points)
     margin = 0.15 * (high - low) or 1.0
     bottom, top = low - margin, min(high + margin, 100 + 0.02 * (100 - low + margin))
     floor = max((p.y for c, p in points if c.is_undefended), default=-math.inf) - MAX_DROP
     if min(point.y for _, point in points) <= floor:
         bottom, top = floor, max(point.y for _, point in points) + MAX_DROP / 6
     notes = [
-        Note(f"↓ {point.y:.0f} %", point.x, part.look.colour)
+        Note(f"↓ {point.y:.0f} %", point.x, part.look["color"])
         for part in series
         for point in part.points
         if point.y <= floor
     ]
-    axis = {"ylim": (bottom, top), **limits}
-    return Panel("test accuracy, %", series, marks, notes, axis)
+    limits = {"ylabel": "test accuracy, %", "ylim": (bottom, top)}
+    return Chart(series, {**axis, **limits}, marks, notes)
 
 
 class Curve(NamedTuple):
@@ -183,8 +179,8 @@ def make_curve(summaries: Sequence[Summary], looks: Looks, curve: Curve) -> Char
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
     marks = [Mark(end, "burn-in ends") for end in sorted(ends - {0})]
     marks += [] if curve.limit is None else [Mark(curve.limit, is_level=True)]
-    axis = {"yscale": "log"} if curve.is_log else {}
-    return Chart("round", [Panel(curve.label, series, marks, axis=axis)])
+    scale = "log" if curve.is_log else "linear"
+    return Chart(series, {"xlabel": "round", "ylabel": curve.label, "yscale": scale}, marks)
 
 
 def average_points(pairs: Iterable[tuple[int, float]]) -> list[Point]:
@@ -193,7 +189,7 @@ def average_points(pairs: Iterable[tuple[int, float]]) -> list[Point]:
     for place, value in pairs:
         values.setdefault(place, []).append(value)
     return [
-        Point(place, fmean(numbers), y_low=min(numbers), y_high=max(numbers))
+        Point(place, fmean(numbers), band=(min(numbers), max(numbers)))
         for place, numbers in sorted(values.items())
     ]
 
@@ -214,7 +210,8 @@ def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart | N
             Series(f"{summary.label}, {name}", looks[summary.variant], average_points(pairs))
             for name, pairs in errors.items()
         ]
-    return Chart("epoch", [Panel("MSE on held-out images", series)]) if series else None
+    axis = {"xlabel": "epoch", "ylabel": "MSE on held-out images"}
+    return Chart(series, axis) if series else None
 
 
 def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
@@ -224,7 +221,7 @@ def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None
         result, look = summary.results[0], looks[summary.variant]
         predictors = {
             name_predictor([result]): ("posterior", look),
-            "point model": ("point", look._replace(filled=False, line="--")),
+            "point model": ("point", {**look, "fillstyle": "none", "linestyle": "--"}),
         }
         for name, (key, bin_look) in predictors.items():
             bins = result.reliability.get(key, ReliabilityBins())
@@ -233,6 +230,7 @@ def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None
             series += [Series(f"{summary.label}, {name}", bin_look, points)] if points else []
     if not series:
         return None
-    diagonal = Series("", Look(FAINT, "", ":"), [Point(0, 0), Point(1, 1)])
+    diagonal = Series("", {"color": FAINT, "linestyle": ":"}, [Point(0, 0), Point(1, 1)])
     limits = {"xlim": (0, 1.04), "ylim": (0, 1.05)}
-    return Chart("confidence", [Panel("accuracy", [*series, diagonal], axis=limits)])
+    axis = {"xlabel": "confidence", "ylabel": "accuracy", **limits}
+    return Chart([*series, diagonal], axis)

@@ -57,12 +57,8 @@ class Report:
         self.featured = pair or [self.summaries[0]]
 
 
-def write_report(folder: Path, charts: Path | None = None) -> Path:
+def write_report(folder: Path) -> Path:
     """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
-
-    Args:
-        folder: Of the run or bench.
-        charts: A folder that gets every chart as SVG and PDF, and its points as CSV; None: none.
 
     Raises:
         RunError: A file is missing or damaged; nothing is written then.
@@ -74,19 +70,14 @@ def write_report(folder: Path, charts: Path | None = None) -> Path:
         steps, svgs = len(pictures) + PAGE_STEPS, dict[str, str]()
         for done, (name, picture) in enumerate(pictures.items()):
             show_step(done, steps, f"figure {done + 1} of {len(pictures)}")
-            svgs[name] = chart.render_chart(picture, name, "svg").decode()
+            svgs[name] = chart.write_chart(picture, folder / "figures", name)
         show_step(len(pictures), steps, "images and page")
         strips = make_strips(report.summaries)
         html = render_page(report, svgs, strips)
-        for name, svg in svgs.items():
-            write_whole(folder / "figures" / f"{name}.svg", svg)
         if strips:
             write_whole(folder / "figures" / "reconstructions.png", encode_png(make_grid(strips)))
         page = folder / "report.html"
         write_whole(page, html)
-        for done, (name, picture) in enumerate(pictures.items() if charts else ()):
-            show_step(done, len(pictures), f"chart {done + 1} of {len(pictures)}")
-            chart.write_chart(picture, charts or folder, name)
     return page
 
 

@@ -1,8 +1,6 @@
-"""One table model, drawn as Markdown, LaTeX, CSV, terminal columns; HTML: `macros.html.jinja`."""
+"""One table model, drawn as Markdown, LaTeX, terminal columns; HTML: `macros.html.jinja`."""
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import StringIO
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -138,13 +136,6 @@ def format_markdown(table: Table) -> str:
     rule = ["---"] * len(table.head)
     rows = [[cell.replace("|", "\\|") for cell in row] for row in (table.head, rule, *table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def format_csv(table: Table) -> str:
-    """Return the table as comma-separated values."""
-    file = StringIO()
-    csv.writer(file, lineterminator="\n").writerows([table.head, *table.rows])
-    return file.getvalue()
 
 
 def escape_latex(text: str) -> str:

@@ -131,5 +131,5 @@ def test_the_figure_shows_the_kept_rows() -> None:
     assert {
         row["data"] for row in KEPT if row["what"] == "encoder"
     } <= predicted_errors.NAMES.keys()
-    names = [point.name for series in chart.panels[0].series[1:] for point in series.points]
+    names = [point.name for series in chart.series[1:] for point in series.points]
     assert len(names) == len(set(names)) == sum(row["what"] == "encoder" for row in KEPT)

@@ -16,8 +16,6 @@ from sims.report.chart import (
     FAINT,
     MARKERS,
     Chart,
-    Look,
-    Panel,
     Point,
     Series,
     write_chart,
@@ -47,14 +45,17 @@ def make_chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
         ]
         ends += [end for point in points for end in point[:2]]
         if points:
-            look = Look(COLOURS[number], MARKERS[number], "none")
+            look = {"color": COLOURS[number], "marker": MARKERS[number], "linestyle": "none"}
             series.append(Series(name, look, points, "marks"))
     end = ROOM * max(ends)
-    diagonal = Series("", Look(FAINT, "", "--"), [Point(0.0, 0.0), Point(end, end)])
-    axis = {"xlim": (0.0, end), "ylim": (0.0, end)}
-    label = "squared error of the best attack"
-    panel = Panel(label, [diagonal, *series], axis=axis, height=3.8)
-    return Chart("linearised squared error, an estimate", [panel])
+    diagonal = Series("", {"color": FAINT, "linestyle": "--"}, [Point(0.0, 0.0), Point(end, end)])
+    axis = {
+        "xlabel": "linearised squared error, an estimate",
+        "ylabel": "squared error of the best attack",
+        "xlim": (0.0, end),
+        "ylim": (0.0, end),
+    }
+    return Chart([diagonal, *series], axis)
 
 
 def describe_encoder(row: Mapping[str, Any]) -> str:
@@ -67,7 +68,7 @@ def digest_points(chart: Chart) -> str:
     """Return what changes with the points and their names."""
     lines = [
         f"{point.name} {point.x:.5f} {point.y:.5f}"
-        for series in chart.panels[0].series
+        for series in chart.series
         for point in series.points
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

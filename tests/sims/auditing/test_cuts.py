@@ -141,9 +141,10 @@ def test_the_chart_names_the_cuts_that_matter() -> None:
     cuts = fedcel.compare_cuts(build_net(), images, at=["0", "1"])
     first, last = cuts.cuts
     worse = [replace(last, layer=f"deep{n}", macs=last.macs + n) for n in (1, 2)]
-    linearised, exact = chart_cuts(replace(cuts, cuts=[first, last, *worse])).panels
-    assert cuts.recommended is last and "linearised bits" in linearised.title
-    assert "exact bits" in exact.title and exact.title.endswith("of these 20 images")
+    charts = chart_cuts(replace(cuts, cuts=[first, last, *worse]))
+    (title, linearised), (exact_title, exact) = charts.items()
+    assert cuts.recommended is last and "linearised bits" in title
+    assert "exact bits" in exact_title and exact_title.endswith("of these 20 images")
     names = {s.name: [point.name for point in s.points] for s in linearised.series}
     assert names["→ 1"] == ["1"] and {"deep1", "deep2"} <= {*names["other cuts"]}
     (answer,) = (

@@ -164,7 +164,7 @@ def make_bench(tmp_path: Path) -> Make:
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bench with its report and charts, which no test changes."""
+    """A bench with its report, which no test changes."""
     folder = write_bench(tmp_path_factory.mktemp("drawn"))
-    write_report(folder, folder / "charts")
+    write_report(folder)
     return folder

@@ -24,19 +24,19 @@ from sims.results.records import (
 from tests.sims.report.made import cell
 
 Make = Callable[..., Path]
-NO_ENDS = (None, None, None, None, "")
+NO_ENDS = (None, None, None, "")
 """Of a point without intervals and without a name."""
 
 
-def points(chart: Chart | None, panel: int = 0) -> dict[str, list[tuple[float, float]]]:
+def points(chart: Chart | None) -> dict[str, list[tuple[float, float]]]:
     assert chart is not None
-    return {s.name: [point[:2] for point in s.points] for s in chart.panels[panel].series}
+    return {s.name: [point[:2] for point in s.points] for s in chart.series}
 
 
 def marks(chart: Chart | None) -> dict[str, float]:
-    """Return the named marks of the first panel."""
+    """Return the marks by name."""
     assert chart is not None
-    return {mark.name: mark.at for mark in chart.panels[0].marks}
+    return {mark.name: mark.at for mark in chart.marks}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_marks_and_points(
     if make is figures.make_bits_trade_off:
         np.testing.assert_allclose(placed[:, 0], [4.46, 0.54, 0.67])
         assert chart is not None
-        low, high = chart.panels[0].axis["xlim"]
+        low, high = chart.axis["xlim"]
         assert low == pytest.approx(-0.06 * high) and high > 5.3
 
 
@@ -70,11 +70,10 @@ def test_intervals_are_those_of_the_measures() -> None:
     assert half is not None
     point = figures.place_point("a", BITS, seeds.measure(BITS), estimate([0.8]))
     assert point is not None
-    assert point[:4] == pytest.approx((2.0, 80.0, 2 - half, 2 + half))
-    assert point[4:] == (None, None, "a")
+    assert point[:3] == pytest.approx((2.0, 80.0, half))
+    assert point[3:] == (None, None, "a")
     right = figures.place_point("a", ACCURACY, estimate([0.7, 0.8, 0.9]), estimate([0.8]))
-    assert right is not None and right.x_high is not None
-    assert right.x_high - right.x == pytest.approx(10 * half)
+    assert right is not None and right.x_half == pytest.approx(10 * half)
     assert figures.place_point("a", BITS, estimate([]), estimate([0.8])) is None
 
 
@@ -91,7 +90,7 @@ def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
     """Hardly more than 100 % is in view, and the point is."""
     chart = figures.make_bits_trade_off([cell("none", accuracy, 5.0)])
     assert chart is not None
-    low, high = chart.panels[0].axis["ylim"]
+    low, high = chart.axis["ylim"]
     assert low < 100 * accuracy < high < 100.1
 
 
@@ -100,7 +99,7 @@ def test_strengths_are_joined_in_their_order() -> None:
     swept = [cell("v", 1 - n / 10, 5 - n, label=f"v, {n}", strength=n) for n in (1.0, 0.3, 3.0)]
     chart = figures.make_bits_trade_off(swept)
     assert chart is not None
-    (series,) = chart.panels[0].series
+    (series,) = chart.series
     np.testing.assert_allclose(
         [point[:2] for point in series.points], [(4.7, 97), (4, 90), (2, 70)]
     )
@@ -116,12 +115,12 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
     bare, near, far = cell("none", 0.9, 0.5), cell("a", 0.85, 2.0), cell("b", 0.3, 1.0)
     chart = figures.make_bits_trade_off([bare, near, far])
     assert chart is not None
-    assert chart.panels[0].axis["ylim"] == pytest.approx((78, 92))
-    assert [(note.text, note.x) for note in chart.panels[0].notes] == [("↓ 30 %", 1.0)]
+    assert chart.axis["ylim"] == pytest.approx((78, 92))
+    assert [(note.text, note.x) for note in chart.notes] == [("↓ 30 %", 1.0)]
     for summaries in ([bare, near], [near, far]):
         chart = figures.make_bits_trade_off(summaries)
-        assert chart is not None and not chart.panels[0].notes
-        low, high = chart.panels[0].axis["ylim"]
+        assert chart is not None and not chart.notes
+        low, high = chart.axis["ylim"]
         assert all(low < 100 * (s.row.accuracy or 0) < high for s in summaries)
 
 
@@ -136,9 +135,9 @@ def test_trained_attacks_have_their_learning_curve(make_bench: Make) -> None:
     run = replace(summary.runs[0], attacks=attacks)
     chart = figures.make_learning_curve([replace(summary, runs=(run,))], looks)
     assert chart is not None
-    (series,) = chart.panels[0].series
+    (series,) = chart.series
     assert series.name == f"{summary.label}, decoder"
-    assert series.points[0] == (1, pytest.approx(0.3), None, None, 0.2, 0.4, "")
+    assert series.points[0] == (1, pytest.approx(0.3), None, None, (0.2, 0.4), "")
     assert series.points[1][:2] == (2, 0.2)
     assert (
         figures.make_learning_curve([replace(summary, runs=(replace(run, attacks=()),))], looks)
@@ -152,7 +151,7 @@ def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
     looks = figures.choose_looks(summaries)
     chart = figures.make_curve(summaries, looks, figures.CURVES["spread"])
     assert marks(chart) == {"burn-in ends": 33}
-    assert chart is not None and chart.panels[0].axis == {"yscale": "log"}
+    assert chart is not None and chart.axis["yscale"] == "log"
     events = tuple(
         RoundEvent(round=n, r_hat=1.0 + n, within_class_spread=s)
         for n, s in enumerate((0.0, 0.5, 0.25))
@@ -165,8 +164,8 @@ def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
     }
     chart = figures.make_curve(few, looks, figures.CURVES["r-hat"])
     assert chart is not None
-    (first, *_) = chart.panels[0].series[0].points
-    assert first == (0, 2.5, None, None, 1.0, 4.0, "")
+    (first, *_) = chart.series[0].points
+    assert first == (0, 2.5, None, None, (1.0, 4.0), "")
     assert figures.MAX_R_HAT in marks(chart).values()
 
 
@@ -187,10 +186,10 @@ def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
     chart = figures.make_reliability([replace(cell("v", 0.9, 1.0), runs=(run,))],
                                      {"v": choose_look(3)})  # fmt: skip
     assert chart is not None
-    average, point, _ = chart.panels[0].series
+    average, point, _ = chart.series
     assert (average.name, average.points) == (
         "v, last model (no samples kept)",
         [(0.9, 0.8, *NO_ENDS)],
     )
     assert average.look == choose_look(3)
-    assert point.name == "v, point model" and not point.look.filled
+    assert point.name == "v, point model" and point.look["fillstyle"] == "none"
