@@ -30,7 +30,7 @@ from sims.play.noise_levels import FACTORS, MESSAGE_COUNTS, NoiseLevel
 from sims.play.private_account import EPSILONS, PrivateAccount
 from sims.report.book import read_book
 from sims.report.figures import choose_looks
-from sims.report.summary import Summary, summarise_book
+from sims.report.summary import Summary
 
 MAX_COLUMNS = 4
 """Encoders side by side, where nobody says which."""
@@ -294,16 +294,15 @@ def open_playground(
     """
     show_step(0, 0, "reading the runs")
     book = read_book(folder)
-    summaries = summarise_book(book)
+    summaries = book.summaries
     looks = choose_looks(summaries)
     chosen, left_out = choose_summaries(summaries, variants)
-    places = {run.name: folder / name for name, run in book.runs.items()}
     steps, background = len(chosen), Background()
     try:
         columns = list[Column]()
         private_accounts = list[PrivateAccount]()
         for number, summary in enumerate(chosen):
-            place = places[summary.runs[0].name]
+            place = folder / summary.row.run
             look = looks[summary.variant]
             show_step(number, steps, f"{summary.label}: encoding the candidates")
             run = run_folder.read_run(place)

@@ -1,27 +1,28 @@
 """Read all that a report shows of a run folder or a bench folder."""
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
-from jaxtyping import Float
-from torch import Tensor
-
-from fedcel.attacks import AttackRow
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_tensors
 from fedcel.runs import GUESSES_FILE, run_folder
-from fedcel.settings import Settings
-from sims.results.attack_results import average_attacks, read_pictures, read_results
+from sims.report.summary import FinishedRun, Summary
+from sims.results.attack_results import (
+    average_attacks,
+    read_attack_rows,
+    read_pictures,
+    read_results,
+)
 from sims.results.bench_rows import (
     ImageVectors,
     hold_to_common,
     read_bench_rows,
     read_image_vectors,
 )
+from sims.results.intervals import measure_rows
 from sims.results.records import (
     ATTACKS_FOLDER,
     BENCH_FILE,
@@ -32,7 +33,6 @@ from sims.results.records import (
     BenchRow,
     FailedCell,
     LiveRow,
-    RoundEvent,
     RunMeasures,
     RunResult,
     parse_events,
@@ -41,35 +41,13 @@ from sims.results.records import (
     read_records,
 )
 
-Images = Float[np.ndarray, "N C H W"]
 
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """All that the report shows of one run folder."""
-
-    name: str
-    settings: Settings
-    events: tuple[RoundEvent, ...]
-    result: RunResult
-    attacks: tuple[AttackRow, ...]
-    images: dict[str, Images]
-    """Originals, class means and reconstructions."""
-    guesses: dict[str, Tensor] = field(default_factory=dict)
-    """The optimal attacker's at a few messages; {} for runs that were measured without them."""
-
-
-@dataclass(frozen=True)
-class Book:
+class Book(NamedTuple):
     """A bench, or one run as a bench of one row."""
 
     title: str
-    rows: Sequence[BenchRow]
-    """Each held to the worst attack that all have met."""
-    runs: dict[str, FinishedRun]
+    summaries: Sequence[Summary]
     failed: Sequence[FailedCell] = ()
-    images: ImageVectors = field(default_factory=dict)
-    """Scores of each test image; {} where they were not kept."""
 
 
 def read_book(folder: Path) -> Book:
@@ -77,10 +55,30 @@ def read_book(folder: Path) -> Book:
     if folder.is_file():
         raise RunError(f"{folder} is a file; give the folder that it is in")
     if (folder / BENCH_FILE).exists():
-        return read_bench(folder)
+        rows, scenario = read_bench_rows(folder), folder / "scenario.toml"
+        title = parse_file(scenario, tomllib.loads).get("title") if scenario.exists() else None
+        runs = {row.run: read_finished(folder / row.run) for row in rows}
+        return Book(
+            title=str(title or folder.resolve().name),
+            summaries=summarise_rows(rows, runs, read_image_vectors(folder)),
+            failed=read_records(folder / FAILED_FILE, FailedCell),
+        )
     if (folder / RESULT_FILE).exists():
-        run = read_finished(folder)
-        return Book(run.name, hold_to_common([make_run_row(run, folder)]), {"": run})
+        run, name = read_finished(folder), folder.resolve().name
+        measures = run.result.model_dump(include={*RunMeasures.model_fields})
+        row = BenchRow.model_validate(
+            {
+                **measures,
+                "variant": "this run",
+                "title": name,
+                "undefended": False,
+                "run": "",
+                "seed": run.settings.seed,
+                "noise": run.settings.defence.find_sigma(run.settings.net),
+                "attacks": average_attacks(read_results(folder)),
+            }
+        )
+        return Book(name, summarise_rows(hold_to_common([row]), {"": run}, {}))
     if (folder / "settings.toml").exists():
         raise RunError(
             f"{folder}: no {RESULT_FILE}; the run is unfinished, resume it with --resume"
@@ -91,34 +89,21 @@ def read_book(folder: Path) -> Book:
     )
 
 
-def read_bench(folder: Path) -> Book:
-    """Return a bench; RunError names what is missing or damaged."""
-    rows = read_bench_rows(folder)
-    scenario = folder / "scenario.toml"
-    title = parse_file(scenario, tomllib.loads).get("title") if scenario.exists() else None
-    return Book(
-        title=str(title or folder.resolve().name),
-        rows=rows,
-        runs={row.run: read_finished(folder / row.run) for row in rows},
-        failed=read_records(folder / FAILED_FILE, FailedCell),
-        images=read_image_vectors(folder),
-    )
-
-
-def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:
-    """Return the bench row of a single run."""
-    return BenchRow.model_validate(
-        {
-            **run.result.model_dump(include={*RunMeasures.model_fields}),
-            "variant": "this run",
-            "title": run.name,
-            "undefended": False,
-            "run": "",
-            "seed": run.settings.seed,
-            "noise": run.settings.defence.find_sigma(run.settings.net),
-            "attacks": average_attacks(read_results(folder)),
-        }
-    )
+def summarise_rows(
+    rows: Sequence[BenchRow], runs: Mapping[str, FinishedRun], vectors: ImageVectors
+) -> list[Summary]:
+    """Return one summary for each variant and strength, in the order of the rows."""
+    points: dict[tuple[str, float | None], list[BenchRow]] = {}
+    for row in rows:
+        points.setdefault(row.point, []).append(row)
+    variants = [variant for variant, _ in points]
+    summaries = []
+    for (variant, strength), group in points.items():
+        is_one_of_several = variants.count(variant) > 1 and strength is not None
+        label = f"{group[0].name}, {strength:g}" if is_one_of_several else group[0].name
+        measured = measure_rows(group, vectors)
+        summaries.append(Summary(label, group, [runs[row.run] for row in group], measured))
+    return summaries
 
 
 def read_finished(folder: Path) -> FinishedRun:
@@ -128,26 +113,20 @@ def read_finished(folder: Path) -> FinishedRun:
     except (SettingsError, OSError) as error:
         path = folder / "settings.toml"
         raise RunError(f"{path} is damaged: {error}; run it again") from None
-    guesses = folder / GUESSES_FILE
-    return FinishedRun(
-        name=folder.resolve().name,
-        settings=settings,
-        events=parse_file(folder / EVENTS_FILE, parse_events),
-        result=read_record(folder / RESULT_FILE, RunResult),
-        attacks=tuple(row for result in read_results(folder) for row in result.rows),
-        images=read_images(folder),
-        guesses=read_tensors(guesses)[0] if guesses.exists() else {},
-    )
-
-
-def read_images(folder: Path) -> dict[str, Images]:
-    """Return originals, class means and reconstructions of a run; RunError on other values."""
     images = {name: value.float().numpy() for name, value in read_pictures(folder).items()}
     for name, value in images.items():
         if not (value.size and value.min() >= -1e-4 and value.max() <= 1 + 1e-4):
             place = folder / ATTACKS_FOLDER
             raise RunError(f"{place}: {name!r} must hold values in [0, 1]; attack the run again")
-    return images
+    guesses = folder / GUESSES_FILE
+    return FinishedRun(
+        settings=settings,
+        events=parse_file(folder / EVENTS_FILE, parse_events),
+        result=read_record(folder / RESULT_FILE, RunResult),
+        attacks=read_attack_rows(folder),
+        images=images,
+        guesses=read_tensors(guesses)[0] if guesses.exists() else {},
+    )
 
 
 def read_live(folder: Path) -> list[list[LiveRow]]:

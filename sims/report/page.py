@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from fedcel.files import write_whole
 from sims.progress import show_steps
-from sims.report import chart, figures, tables, verdict
-from sims.report.book import read_book, read_live
+from sims.report import chart, figures, tables
+from sims.report.book import Book, read_book, read_live
 from sims.report.reconstruction_strips import (
     Strip,
     encode_png,
@@ -21,9 +21,11 @@ from sims.report.reconstruction_strips import (
     make_grid,
     make_strips,
 )
-from sims.report.summary import Summary, summarise_book
+from sims.report.summary import Summary
 from sims.report.table import format_columns
 from sims.report.templates import render_template
+from sims.report.verdict import Verdict, find_verdict
+from sims.results.records import LiveRow
 
 FIGURE_LABELS = {
     "bits": "Accuracy against bits beyond the label",
@@ -44,19 +46,6 @@ LONGEST_LABEL = 30
 """Letters of a name that a terminal has room for."""
 
 
-class Report:
-    """A bench or run, summarised and compared."""
-
-    def __init__(self, folder: Path) -> None:
-        """Read a bench or run folder; RunError where a file is missing or damaged."""
-        self.book = read_book(folder)
-        self.summaries = summarise_book(self.book)
-        self.verdict = verdict.find_verdict(self.summaries)
-        self.live = read_live(folder)
-        pair = [s for s in (self.verdict.base, self.verdict.best) if s is not None]
-        self.featured = pair or [self.summaries[0]]
-
-
 def write_report(folder: Path) -> Path:
     """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
 
@@ -65,15 +54,16 @@ def write_report(folder: Path) -> Path:
     """
     with show_steps("drawing the report") as show_step:
         show_step(0, 0, "reading the numbers")
-        report = Report(folder)
-        pictures = make_charts(report)
+        book, live = read_book(folder), read_live(folder)
+        verdict = find_verdict(book.summaries)
+        pictures = make_charts(verdict)
         steps, svgs = len(pictures) + PAGE_STEPS, dict[str, str]()
         for done, (name, picture) in enumerate(pictures.items()):
             show_step(done, steps, f"figure {done + 1} of {len(pictures)}")
             svgs[name] = chart.write_chart(picture, folder / "figures", name)
         show_step(len(pictures), steps, "images and page")
-        strips = make_strips(report.summaries)
-        html = render_page(report, svgs, strips)
+        strips = make_strips(book.summaries)
+        html = render_page(book, verdict, live, svgs=svgs, strips=strips)
         if strips:
             write_whole(folder / "figures" / "reconstructions.png", encode_png(make_grid(strips)))
         page = folder / "report.html"
@@ -87,25 +77,25 @@ def format_summary(folder: Path) -> str:
     Raises:
         RunError: Files are missing or damaged.
     """
-    summaries = summarise_book(read_book(folder))
-    conclusion = verdict.find_verdict(summaries)
+    summaries = read_book(folder).summaries
+    verdict = find_verdict(summaries)
     heads = ("variant", "worst attack")
     table = tables.tabulate_variants("Summary", heads, tables.TERMINAL, summaries)
     blocks = [
-        verdict.describe_left_out(conclusion.runs),
+        verdict.describe_left_out(),
         format_columns(table, LONGEST_LABEL),
-        conclusion.sentence,
-        verdict.describe_attack(conclusion),
-        verdict.describe_seeds(summaries),
-        *verdict.list_cautions(conclusion),
+        verdict.sentence,
+        verdict.describe_attack(),
+        verdict.describe_seeds(),
+        *verdict.list_cautions(),
     ]
     wrapped = (text if "\n" in text else textwrap.fill(text, 96) for text in blocks if text)
     return "\n\n".join([*wrapped, ""])
 
 
-def make_charts(report: Report) -> dict[str, chart.Chart]:
+def make_charts(verdict: Verdict) -> dict[str, chart.Chart]:
     """Return every chart that the numbers allow, by file name."""
-    summaries, featured = report.summaries, report.featured
+    summaries, featured = verdict.summaries, verdict.featured
     looks = figures.choose_looks(summaries)
     shown = summaries if len(summaries) <= MAX_CURVES else featured
     charts = {
@@ -118,15 +108,22 @@ def make_charts(report: Report) -> dict[str, chart.Chart]:
     return {name: drawing for name, drawing in charts.items() if drawing is not None}
 
 
-def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> str:
+def render_page(
+    book: Book,
+    verdict: Verdict,
+    live: Sequence[Sequence[LiveRow]],
+    *,
+    svgs: Mapping[str, str],
+    strips: Sequence[Strip],
+) -> str:
     """Return the page; every text from the files is escaped by the template."""
-    summaries, conclusion = report.summaries, report.verdict
-    guesses = {summary.label: list_guesses(summary) for summary in report.featured}
+    summaries = book.summaries
+    guesses = {summary.label: list_guesses(summary) for summary in verdict.featured}
     maps, maps_note = list_leak_strips(summaries)
     pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
     sequences = {s.label: [result.linearised_sequences for result in s.results] for s in pictured}
-    sampled = [(s.label, s.results[0].convergence) for s in report.featured]
-    served = (rows[0].attack for rows in report.live)
+    sampled = [(s.label, s.results[0].convergence) for s in verdict.featured]
+    served = (rows[0].attack for rows in live)
     tabulate = partial(tables.tabulate_variants, anchored=False)
     noises = ("variant", "noise σ")
 
@@ -135,16 +132,11 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
 
     return render_template(
         "report/report.html.jinja",
-        title=report.book.title,
+        title=book.title,
         versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
-        left_out=verdict.describe_left_out(conclusion.runs),
-        sentence=conclusion.sentence,
-        alarms=verdict.find_alarms(summaries),
+        verdict=verdict,
         showcase={label: rows for label, rows in guesses.items() if rows},
-        candidates=conclusion.shown.row.candidates or "the",
         first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
-        seeds=verdict.describe_seeds(summaries),
-        cautions=list(verdict.list_cautions(conclusion)),
         plots=plots,
         measures=tables.tabulate_variants(
             "Variants", ("variant", "worst attack"), tables.MAIN, summaries
@@ -156,15 +148,14 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
         sequences=tables.tabulate_sequences(sequences),
         device=tabulate("Cost on the device", ["variant"], tables.DEVICE, summaries),
         strips=limit_strips(strips),
-        attack_sentence=verdict.describe_attack(conclusion),
         predictors=tables.tabulate_predictors(summaries),
         convergence="; ".join(f"{label}: {text}" for label, text in sampled if text),
         private=tables.tabulate_private(summaries),
-        live=tables.tabulate_live(report.live),
+        live=tables.tabulate_live(live),
         attacks=tables.tabulate_attacks(summaries),
         skipped=list_skipped(summaries),
         settings=tables.tabulate_settings(summaries),
-        limits=list(verdict.list_limits(conclusion, report.book.failed, served)),
+        limits=list(verdict.list_limits(book.failed, served)),
     )
 
 

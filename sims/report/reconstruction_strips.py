@@ -12,8 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from fedcel.leakage import LeakMaps
-from sims.report.book import FinishedRun, Images
-from sims.report.summary import Summary
+from sims.report.summary import FinishedRun, Images, Summary
 from sims.report.verdict import percent
 
 REFERENCE_NAMES = {"targets": "originals", "class-mean": "label only (mean of the class)"}

@@ -1,17 +1,35 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
+from fedcel.attacks import AttackRow
 from fedcel.metrics import is_at_chance
-from fedcel.settings import burn_in_rounds
-from sims.report.book import Book, FinishedRun
+from fedcel.settings import Settings, burn_in_rounds
 from sims.report.table import DASH
 from sims.results.columns import ACCURACY, POSITIONS, Column
-from sims.results.intervals import Estimate, estimate, estimate_samples, measure_rows
-from sims.results.records import BenchRow, RunResult, attribute
+from sims.results.intervals import Estimate, estimate, estimate_samples
+from sims.results.records import BenchRow, RoundEvent, RunResult, attribute
+
+Images = Float[np.ndarray, "N C H W"]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """All that the report shows of one run folder."""
+
+    settings: Settings
+    events: Sequence[RoundEvent]
+    result: RunResult
+    attacks: Sequence[AttackRow]
+    images: Mapping[str, Images]
+    """Originals, class means and reconstructions."""
+    guesses: Mapping[str, Tensor] = field(default_factory=dict)
+    """The optimal attacker's at a few messages; {} for runs that were measured without them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +45,8 @@ class Summary:
     """
 
     label: str
-    rows: tuple[BenchRow, ...]
-    runs: tuple[FinishedRun, ...]
+    rows: Sequence[BenchRow]
+    runs: Sequence[FinishedRun]
     measured: Float[np.ndarray, "S R K"]
 
     @property
@@ -96,18 +114,3 @@ class Summary:
         if accuracy is None or result.chance_accuracy is None or not result.candidates:
             return False
         return is_at_chance(accuracy, result.candidates, result.chance_accuracy)
-
-
-def summarise_book(book: Book) -> tuple[Summary, ...]:
-    """Return one summary for each variant and strength, in the order of the rows."""
-    points: dict[tuple[str, float | None], list[BenchRow]] = {}
-    for row in book.rows:
-        points.setdefault(row.point, []).append(row)
-    variants = [variant for variant, _ in points]
-    summaries = []
-    for (variant, strength), rows in points.items():
-        is_one_of_several = variants.count(variant) > 1 and strength is not None
-        label = f"{rows[0].name}, {strength:g}" if is_one_of_several else rows[0].name
-        runs = tuple(book.runs[row.run] for row in rows)
-        summaries.append(Summary(label, tuple(rows), runs, measure_rows(rows, book.images)))
-    return tuple(summaries)

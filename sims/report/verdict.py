@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
-from sims.report.book import FinishedRun
-from sims.report.summary import Summary
+from sims.report.summary import FinishedRun, Summary
 from sims.report.table import format_number, join_numbers
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, POSITIONS
 from sims.results.intervals import MIN_SEEDS, estimate_samples
@@ -43,6 +42,11 @@ class Verdict(NamedTuple):
     def shown(self) -> Summary:
         """The summary that the verdict is about."""
         return self.best or self.base or self.summaries[0]
+
+    @property
+    def featured(self) -> list[Summary]:
+        """The summaries that are compared, or else the first one."""
+        return [s for s in (self.base, self.best) if s is not None] or [self.summaries[0]]
 
     @property
     def runs(self) -> list[FinishedRun]:
@@ -83,6 +87,121 @@ class Verdict(NamedTuple):
             f"{bits}{most} bits leak beyond the label, and accuracy is "
             f"{self.compare(lambda s: percent(s.mean(ACCURACY), 1))}."
         )
+
+    def describe_attack(self) -> str:
+        """Compare the worst trained attack with knowing only the label; "" where there was none."""
+        shown = self.shown
+        if shown.mean(MSE) is None:
+            return ""
+        error = self.compare(lambda s: format_number(s.mean(MSE), 4))
+        label_only = format_number(shown.mean(ORACLE_MSE), 4)
+        return (
+            f"The best reconstruction by a trained attack ({' or '.join(shown.worst_attacks)}) has "
+            f"MSE {error}, the average image of the class {label_only}."
+        )
+
+    def describe_seeds(self) -> str:
+        """Return the number of training seeds of each variant, and the meaning of the intervals."""
+        counts = {summary.label: len(summary.rows) for summary in self.summaries}
+        most = max(counts.values())
+        fewer = [f"; {label}: {count}" for label, count in counts.items() if count < most]
+        meaning = (
+            "±: 95 % interval of the mean over seeds (Student's t, from three on), and over test "
+            "images where each image's values were kept."
+        )
+        if most < MIN_SEEDS:
+            meaning = "Too few for an interval, so small differences mean nothing."
+        return f"Training seeds of each variant: {most}{''.join(fewer)}. {meaning}"
+
+    def describe_left_out(self) -> str:
+        """Return how often clients were left out, why, and the weight kept; "" for none."""
+        events = [event for run in self.runs for event in run.events]
+        reasons = Counter(reply.reason for event in events for reply in event.rejected)
+        if not reasons:
+            return ""
+        shares = [event.share for event in events]
+        texts = "; ".join(f"{number} × {reason}" for reason, number in reasons.most_common())
+        return (
+            f"Clients were left out in {sum(bool(event.rejected) for event in events)} of "
+            f"{len(events)} rounds ({texts}): {fmean(shares):.1%} of the clients' weight was kept "
+            f"on average, {min(shares):.1%} in the worst round."
+        )
+
+    def find_alarms(self) -> list[str]:
+        """Return what contradicts itself in a run's numbers, so that one of them is wrong."""
+        return [
+            f"{summary.label}, training seed {row.seed}: {sentence}"
+            for summary in self.summaries
+            for row, run in zip(summary.rows, summary.runs, strict=True)
+            for sentence in find_contradictions(run.attacks, run.result)
+        ]
+
+    def list_cautions(self) -> Iterator[str]:
+        """Yield the cautions that these numbers call for."""
+        if any(
+            r.result.smallest_update_images == 1 and not r.settings.update.noise for r in self.runs
+        ):
+            yield (
+                "An update of a client was made of a single image, and gives it away if "
+                "`fedcel attack RUN --set attack.names=first-layer` can read it off."
+            )
+        noises = [s.row.noise for s in (self.base, self.best) if s and s.row.noise is not None]
+        if len({*noises}) == 2:
+            yield (
+                f"The undefended model sends noise of sigma {noises[0]:g}, {self.shown.label} of "
+                f"sigma {noises[1]:g}: part of the difference comes from the noise."
+            )
+        if collapsed := [s.label for s in self.summaries if s.learned_nothing]:
+            yield (
+                f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
+                "small leak is no defence's doing."
+            )
+        weak = [
+            f"{s.label} ({error:.4f}, label only {label_only:.4f})"
+            for s in self.summaries
+            for error, label_only in [(s.mean(MSE), s.mean(ORACLE_MSE))]
+            if error is not None and label_only and error > WEAK_ATTACK * label_only
+        ]
+        if weak:
+            yield (
+                "The trained attack has a larger MSE than knowing only the label: "
+                f"{'; '.join(weak)}. That is a weak attack or a damaged model, not more privacy."
+            )
+
+    def list_limits(
+        self, failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
+    ) -> Iterator[str]:
+        """Yield the limits of a report; `served` are the attacks on a live service."""
+        runs, shown = self.runs, self.shown
+        compared = len(list_defended(self.summaries))
+        if self.best and compared > 1 and not self.is_nearest:
+            yield (
+                f"{shown.label}, named at the top, is the best of {compared} variants on the same "
+                "test images, so its numbers are slightly optimistic. The "
+                f"{choose_matching(self.summaries)} accuracy decides which variants match."
+            )
+        rows = [row for summary in self.summaries for row in summary.rows]
+        if sizes := join_numbers(row.candidates for row in rows):
+            caps = join_numbers(row.bits_cap and round(row.bits_cap, 1) for row in rows)
+            most = f"; at most {caps} bits could leak beyond the label" if caps else ""
+            yield f"Bits are of M = {sizes} test images, up to Monte Carlo error{most}."
+        if notes := dict.fromkeys(note for run in runs for note in run.result.data_notes):
+            yield f"Changes made to the images first: {'; '.join(notes)}."
+        attacks = [attack for run in runs for attack in run.attacks]
+        if failed:
+            reasons = "; ".join(f"{failure.cell} ({failure.reason})" for failure in failed)
+            yield (
+                f"Failed, and so in no number, table or figure: {reasons}. The means of a variant "
+                "with failed seeds flatter it."
+            )
+        tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | {
+            *served
+        }
+        if untried := [name for name in ATTACKS if name not in tried]:
+            names = ", ".join(untried)
+            yield f"Attacks of fedcel that were not run, and may reach further: {names}."
+        unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
+        yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)
 
 
 def find_verdict(summaries: Sequence[Summary]) -> Verdict:
@@ -168,121 +287,3 @@ def mean_bits(summary: Summary) -> float:
 def percent(value: float | None, digits: int = 0) -> str:
     """Return a share as percent."""
     return "an unmeasured share" if value is None else f"{100 * value:.{digits}f}{PERCENT}"
-
-
-def describe_attack(verdict: Verdict) -> str:
-    """Compare the worst trained attack with knowing only the label; "" where there was none."""
-    shown = verdict.shown
-    if shown.mean(MSE) is None:
-        return ""
-    error = verdict.compare(lambda s: format_number(s.mean(MSE), 4))
-    label_only = format_number(shown.mean(ORACLE_MSE), 4)
-    return (
-        f"The best reconstruction by a trained attack ({' or '.join(shown.worst_attacks)}) has MSE "
-        f"{error}, the average image of the class {label_only}."
-    )
-
-
-def describe_seeds(summaries: Sequence[Summary]) -> str:
-    """Return the number of training seeds of each variant, and the meaning of the intervals."""
-    counts = {summary.label: len(summary.rows) for summary in summaries}
-    most = max(counts.values())
-    fewer = [f"; {label}: {count}" for label, count in counts.items() if count < most]
-    meaning = (
-        "±: 95 % interval of the mean over seeds (Student's t, from three on), and over test "
-        "images where each image's values were kept."
-    )
-    if most < MIN_SEEDS:
-        meaning = "Too few for an interval, so small differences mean nothing."
-    return f"Training seeds of each variant: {most}{''.join(fewer)}. {meaning}"
-
-
-def describe_left_out(runs: Sequence[FinishedRun]) -> str:
-    """Return in how many rounds clients were left out, why, and the weight kept; "" for none."""
-    events = [event for run in runs for event in run.events]
-    reasons = Counter(reply.reason for event in events for reply in event.rejected)
-    if not reasons:
-        return ""
-    shares = [event.share for event in events]
-    texts = "; ".join(f"{number} × {reason}" for reason, number in reasons.most_common())
-    return (
-        f"Clients were left out in {sum(bool(event.rejected) for event in events)} of "
-        f"{len(events)} rounds ({texts}): {fmean(shares):.1%} of the clients' weight was kept on "
-        f"average, {min(shares):.1%} in the worst round."
-    )
-
-
-def find_alarms(summaries: Iterable[Summary]) -> list[str]:
-    """Return what contradicts itself in a run's numbers, so that one of them is wrong."""
-    return [
-        f"{summary.label}, training seed {row.seed}: {sentence}"
-        for summary in summaries
-        for row, run in zip(summary.rows, summary.runs, strict=True)
-        for sentence in find_contradictions(run.attacks, run.result)
-    ]
-
-
-def list_cautions(verdict: Verdict) -> Iterator[str]:
-    """Yield the cautions that these numbers call for."""
-    if any(
-        r.result.smallest_update_images == 1 and not r.settings.update.noise for r in verdict.runs
-    ):
-        yield (
-            "An update of a client was made of a single image, and gives it away if "
-            "`fedcel attack RUN --set attack.names=first-layer` can read it off."
-        )
-    noises = [s.row.noise for s in (verdict.base, verdict.best) if s and s.row.noise is not None]
-    if len({*noises}) == 2:
-        yield (
-            f"The undefended model sends noise of sigma {noises[0]:g}, {verdict.shown.label} of "
-            f"sigma {noises[1]:g}: part of the difference comes from the noise."
-        )
-    if collapsed := [s.label for s in verdict.summaries if s.learned_nothing]:
-        yield (
-            f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
-            "small leak is no defence's doing."
-        )
-    weak = [
-        f"{s.label} ({error:.4f}, label only {label_only:.4f})"
-        for s in verdict.summaries
-        for error, label_only in [(s.mean(MSE), s.mean(ORACLE_MSE))]
-        if error is not None and label_only and error > WEAK_ATTACK * label_only
-    ]
-    if weak:
-        yield (
-            f"The trained attack has a larger MSE than knowing only the label: {'; '.join(weak)}. "
-            "That is a weak attack or a damaged model, not more privacy."
-        )
-
-
-def list_limits(
-    verdict: Verdict, failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
-) -> Iterator[str]:
-    """Yield the limits of a report; `served` are the attacks on a live service."""
-    runs, shown = verdict.runs, verdict.shown
-    compared = len(list_defended(verdict.summaries))
-    if verdict.best and compared > 1 and not verdict.is_nearest:
-        yield (
-            f"{shown.label}, named at the top, is the best of {compared} variants on the same test "
-            "images, so its numbers are slightly optimistic. The "
-            f"{choose_matching(verdict.summaries)} accuracy decides which variants match."
-        )
-    rows = [row for summary in verdict.summaries for row in summary.rows]
-    if sizes := join_numbers(row.candidates for row in rows):
-        caps = join_numbers(row.bits_cap and round(row.bits_cap, 1) for row in rows)
-        most = f"; at most {caps} bits could leak beyond the label" if caps else ""
-        yield f"Bits are of M = {sizes} test images, up to Monte Carlo error{most}."
-    if notes := dict.fromkeys(note for run in runs for note in run.result.data_notes):
-        yield f"Changes made to the images first: {'; '.join(notes)}."
-    attacks = [attack for run in runs for attack in run.attacks]
-    if failed:
-        reasons = "; ".join(f"{failure.cell} ({failure.reason})" for failure in failed)
-        yield (
-            f"Failed, and so in no number, table or figure: {reasons}. The means of a variant with "
-            "failed seeds flatter it."
-        )
-    tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | {*served}
-    if untried := [name for name in ATTACKS if name not in tried]:
-        yield f"Attacks of fedcel that were not run, and may reach further: {', '.join(untried)}."
-    unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
-    yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)

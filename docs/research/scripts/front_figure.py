@@ -5,7 +5,7 @@ The bits are of the kept rows of which the table beside the picture is drawn.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from fedcel.errors import RunError
 from fedcel.files import write_json
 from sims.progress import print_line
-from sims.report.book import Images, read_book
+from sims.report.book import read_book
 from sims.report.chart import COLOURS, FAINT, INK
-from sims.report.summary import Summary, summarise_book
+from sims.report.summary import Images, Summary
 from sims.results.intervals import Estimate, estimate
 from sims.results.records import BenchRow, read_records
 
@@ -33,7 +33,7 @@ class AttackedVariant(NamedTuple):
     """What the best trained attack made of one variant, and what leaks exactly."""
 
     name: str
-    images: dict[str, Images]
+    images: Mapping[str, Images]
     attack: str
     mse: float
     bits: Estimate
@@ -103,7 +103,7 @@ def draw_bar(axes: Axes, variant: AttackedVariant, colour: str) -> None:
 
 def save_front(bench: Path, rows: Path, out: Path) -> None:
     """Write the picture and the numbers behind it."""
-    summaries, kept_rows = summarise_book(read_book(bench)), read_records(rows, BenchRow)
+    summaries, kept_rows = read_book(bench).summaries, read_records(rows, BenchRow)
     variants = [find_variant(summaries, kept_rows, name) for name in VARIANTS]
     out.mkdir(parents=True, exist_ok=True)
     draw_front(variants).savefig(out / "front.png", dpi=DPI, metadata={"Software": None})

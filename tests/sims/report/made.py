@@ -1,8 +1,7 @@
 """Summaries without files."""
 
 from fedcel.settings import Settings
-from sims.report.book import FinishedRun
-from sims.report.summary import Summary
+from sims.report.summary import FinishedRun, Summary
 from sims.results.intervals import measure_rows
 from sims.results.records import BenchRow, CellAttack, RoundEvent, RunResult
 
@@ -35,5 +34,5 @@ def cell(
          "chance_accuracy": chance, **leak}
     )  # fmt: skip
     events = () if validation is None else (RoundEvent(round=1, accuracy=validation),)
-    run = FinishedRun("r", Settings(), events, result, (), {})
+    run = FinishedRun(Settings(), events, result, (), {})
     return Summary(label or name, tuple(rows), (run,) * len(rows), measure_rows(rows, {}))

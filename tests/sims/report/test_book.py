@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
 from sims.report.book import read_book, read_finished
-from sims.report.summary import summarise_book
 from sims.results.columns import MSE
 from tests.sims.report.conftest import attack_of
 
@@ -24,8 +23,8 @@ ATTACKED = (
 def test_bench_is_read(make_bench: Make) -> None:
     """Rows, runs, settings, events, attacks and images are there."""
     book = read_book(make_bench())
-    assert (book.title, len(book.rows)) == ("Digits: what leaks", 3)
-    run = book.runs[book.rows[0].run]
+    assert (book.title, len(book.summaries)) == ("Digits: what leaks", 3)
+    (run,) = book.summaries[0].runs
     assert run.settings.chain.burn_in == 0.8
     assert run.result.private["4.0"].top1_kept == 0.84
     assert len(run.events) == 40
@@ -37,7 +36,7 @@ def test_bench_is_read(make_bench: Make) -> None:
 def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     """The worst attack of a run is the one with the lowest mean MSE over its seeds."""
     book = read_book(make_bench() / "runs" / "0-0")
-    (row,) = book.rows
+    ((row,),) = (summary.rows for summary in book.summaries)
     assert row.worst
     assert (row.worst.attack, row.title) == ("decoder", "0-0")
     assert row.worst.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
@@ -69,7 +68,7 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
         row |= {"identification-candidates": 100, "attacks": [attack_of(0.05, targets=400), few]}
     (folder / "bench.json").write_text(json.dumps(rows))
     book = read_book(folder)
-    assert [(s.worst_attacks, s.measure(MSE).mean) for s in summarise_book(book)] == [
+    assert [(s.worst_attacks, s.measure(MSE).mean) for s in book.summaries] == [
         (["decoder"], 0.05)
     ] * 3
 
@@ -80,7 +79,7 @@ def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> 
     rows = json.loads((folder / "bench.json").read_text())
     rows[0]["failed-attacks"] = ["rmle"]
     (folder / "bench.json").write_text(json.dumps(rows))
-    first, *others = summarise_book(read_book(folder))
+    first, *others = read_book(folder).summaries
     assert first.name_worst() == f"{first.worst_attacks[0]} / rmle failed"
     assert not any("failed" in summary.name_worst() for summary in others)
 

@@ -10,9 +10,9 @@ import pytest
 from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
 from sims.report import figures
-from sims.report.book import FinishedRun, read_book
+from sims.report.book import read_book
 from sims.report.chart import Chart, choose_look
-from sims.report.summary import Summary, summarise_book
+from sims.report.summary import FinishedRun, Summary
 from sims.results.columns import ACCURACY, BITS
 from sims.results.intervals import estimate
 from sims.results.records import (
@@ -52,7 +52,7 @@ def test_marks_and_points(
     wanted: dict[str, float],
 ) -> None:
     """What needs no attack is a named line; each variant is at its numbers, 0 bits are in view."""
-    chart = make(summarise_book(read_book(make_bench())))
+    chart = make(read_book(make_bench()).summaries)
     assert marks(chart) == pytest.approx(wanted)
     placed = np.array([place for (place,) in points(chart).values()])
     np.testing.assert_allclose(placed[:, 1], [95.1, 94.8, 96.2])
@@ -126,7 +126,7 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
 
 def test_trained_attacks_have_their_learning_curve(make_bench: Make) -> None:
     """Mean and range over attack seeds; a training that ended early has no part in the rest."""
-    summary, *_ = summarise_book(read_book(make_bench(seeds=1)))
+    summary, *_ = read_book(make_bench(seeds=1)).summaries
     looks = figures.choose_looks([summary])
     attacks = tuple(
         AttackRow(attack="decoder", learning_curve=curve)
@@ -147,7 +147,7 @@ def test_trained_attacks_have_their_learning_curve(make_bench: Make) -> None:
 
 def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
     """0.8 of 41 rounds, rounded up; a log scale leaves out what is not above 0."""
-    summaries = summarise_book(read_book(make_bench(seeds=2)))
+    summaries = read_book(make_bench(seeds=2)).summaries
     looks = figures.choose_looks(summaries)
     chart = figures.make_curve(summaries, looks, figures.CURVES["spread"])
     assert marks(chart) == {"burn-in ends": 33}
@@ -182,7 +182,7 @@ def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
     """A bin without samples has no point; the point model's markers are open."""
     bins = ReliabilityBins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
     result = outcome(samples=0, reliability={"posterior": bins, "point": bins})
-    run = FinishedRun("run", Settings(), (), result, (), {})
+    run = FinishedRun(Settings(), (), result, (), {})
     chart = figures.make_reliability([replace(cell("v", 0.9, 1.0), runs=(run,))],
                                      {"v": choose_look(3)})  # fmt: skip
     assert chart is not None

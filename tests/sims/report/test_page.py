@@ -13,8 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 from fedcel.errors import RunError
 from sims.report import format_summary, write_report
-from sims.report.page import Report, render_page
+from sims.report.book import read_book
+from sims.report.page import render_page
 from sims.report.reconstruction_strips import make_strips
+from sims.report.verdict import find_verdict
 from tests.sims.attack_files import save_rows
 
 Make = Callable[..., Path]
@@ -52,8 +54,9 @@ class Page(HTMLParser):
 
 def text_of(folder: Path) -> str:
     """Return the page without figures, which take long."""
-    report = Report(folder)
-    return render_page(report, {}, make_strips(report.summaries))
+    book = read_book(folder)
+    strips = make_strips(book.summaries)
+    return render_page(book, find_verdict(book.summaries), [], svgs={}, strips=strips)
 
 
 def page_of(folder: Path) -> Page:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedcel.leakage import LeakMaps
 from fedcel.settings import Settings
-from sims.report.book import FinishedRun, Images, read_book
+from sims.report.book import read_book
 from sims.report.reconstruction_strips import (
     GAP,
     LOSSLESS,
@@ -31,7 +31,7 @@ from sims.report.reconstruction_strips import (
     make_strips,
     tile_images,
 )
-from sims.report.summary import Summary, summarise_book
+from sims.report.summary import FinishedRun, Images, Summary
 from sims.results.records import RunResult
 from tests.sims.report.made import cell
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def summary(label: str, result: RunResult, images: dict[str, Images]) -> Summary:
-    run = FinishedRun(label, Settings(), (), result, (), images)
+    run = FinishedRun(Settings(), (), result, (), images)
     return replace(cell(label, 0.9, 2.0), runs=(run,))
 
 
@@ -87,7 +87,7 @@ def test_originals_once(outcome: Callable[..., RunResult]) -> None:
 
 def guess(folder: Path) -> list[list[Strip]]:
     """Return the pictures at the top of each variant of a bench."""
-    return [list_guesses(summary) for summary in summarise_book(read_book(folder))]
+    return [list_guesses(summary) for summary in read_book(folder).summaries]
 
 
 def test_originals_reconstructions_and_three_guesses(make_bench: Make) -> None:

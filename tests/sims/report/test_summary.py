@@ -11,7 +11,6 @@ import torch
 from fedcel import per_image
 from fedcel.settings import burn_in_rounds
 from sims.report.book import read_book
-from sims.report.summary import summarise_book
 from sims.results.columns import BITS, MSE, POSITIONS, RIGHT_IMAGE, find_columns
 from sims.results.intervals import Estimate, estimate
 
@@ -38,7 +37,7 @@ def test_nothing() -> None:
 
 def test_groups(make_bench: Make) -> None:
     """One summary a variant, seeds inside."""
-    found = summarise_book(read_book(make_bench(seeds=3)))
+    found = read_book(make_bench(seeds=3)).summaries
     assert [s.variant for s in found] == ["none", "cluster", "gated"]
     assert [row.seed for row in found[1].rows] == [0, 1, 2]
     assert found[1].measure(BITS).mean == pytest.approx(
@@ -53,7 +52,7 @@ def test_groups(make_bench: Make) -> None:
 def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: Make) -> None:
     """Bits of sd 1 over 100 images, alike in all seeds: .196 beside the interval over seeds."""
     folder = make_bench(seeds=3)
-    before = summarise_book(read_book(folder))[1]
+    before = read_book(folder).summaries[1]
     alone = before.measure(BITS)
     hard = torch.linspace(-1, 1, 100) * 3**0.5
     rows = json.loads((folder / "bench.json").read_text())
@@ -62,7 +61,7 @@ def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: 
     per_image.write_vectors(
         folder, values | {f"{row['run']}|{key}": row[key] + hard for row in rows}
     )
-    found = summarise_book(read_book(folder))[1]
+    found = read_book(folder).summaries[1]
     bits, again = found.measure(BITS), found.measured[1:, 2, POSITIONS[BITS.key]]
     assert alone.half is not None and bits.half is not None
     assert bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
@@ -79,7 +78,7 @@ def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
         '{"round": 1, "accuracy": 0.1}\n{"round": 2, "accuracy": 0.5}\n'
     )
     run = read_book(folder)
-    first = burn_in_rounds(next(iter(run.runs.values())).settings) + 1
+    first = burn_in_rounds(run.summaries[0].runs[0].settings) + 1
     late = [0.948 * (1 - 0.8 * 0.85**n) for n in range(first, 41)]
     want = (0.5 + sum(late) / len(late)) / 2
-    assert summarise_book(run)[1].measure_validation() == pytest.approx(want)
+    assert run.summaries[1].measure_validation() == pytest.approx(want)

@@ -8,16 +8,8 @@ import pytest
 
 from fedcel.attacks import ATTACKS, AttackRow
 from fedcel.settings import Settings, parse_settings
-from sims.report.book import FinishedRun
-from sims.report.summary import Summary
-from sims.report.verdict import (
-    describe_attack,
-    describe_left_out,
-    describe_seeds,
-    find_verdict,
-    list_cautions,
-    list_limits,
-)
+from sims.report.summary import FinishedRun, Summary
+from sims.report.verdict import Verdict, find_verdict
 from sims.results.columns import POSITIONS
 from sims.results.records import CellAttack, FailedCell, RejectedReply, RoundEvent, RunResult
 from tests.sims.report.made import cell
@@ -153,12 +145,12 @@ def test_attack_sentence() -> None:
     """The worst attack stands beside the undefended one and label-only knowledge."""
     base = cell("none", 0.951, 4.46, attack=attack(0.0312))
     best = cell("a", 0.95, 0.5, attack=attack(0.0425))
-    text = describe_attack(find_verdict([base, best]))
+    text = find_verdict([base, best]).describe_attack()
     assert text == (
         "The best reconstruction by a trained attack (decoder) has MSE 0.0425 (undefended: "
         "0.0312), the average image of the class 0.0434."
     )
-    assert describe_attack(find_verdict([NONE])) == ""
+    assert find_verdict([NONE]).describe_attack() == ""
 
 
 def test_a_model_at_chance_never_reads_as_private() -> None:
@@ -177,7 +169,7 @@ def test_a_model_at_chance_never_reads_as_private() -> None:
     assert said(low, collapsed).startswith("Every defence costs")
     expensive = said(NONE, collapsed)
     assert f"costs 82.1. {nothing}" in expensive
-    (caution,) = list_cautions(find_verdict([NONE, collapsed]))
+    (caution,) = find_verdict([NONE, collapsed]).list_cautions()
     assert caution.startswith("No better than a guess: collapsed.")
     unknown = said(cell("collapsed", 0.13, 0.0, 0.1, chance=None))
     assert "With collapsed, " in unknown and "0.00 of 5.3 bits" in unknown
@@ -189,29 +181,29 @@ def test_an_update_of_one_image_is_a_caution(outcome: Callable[..., RunResult]) 
     single = run_with(outcome(smallest_update_images=1))
     many = run_with(outcome(smallest_update_images=2))
     for run, cautions in ((single, 1), (many, 0), (replace(single, settings=noise), 0)):
-        found = list(list_cautions(find_verdict([replace(NONE, runs=(run,))])))
+        found = list(find_verdict([replace(NONE, runs=(run,))]).list_cautions())
         assert [text.startswith("An update of a client") for text in found] == [True] * cautions
 
 
 def test_cautions() -> None:
     """Unequal noise, an attack worse than the label alone; else none."""
     best = cell("a", 0.95, 0.5, noise=0.3)
-    assert list(list_cautions(find_verdict([NONE, best]))) == []
+    assert list(find_verdict([NONE, best]).list_cautions()) == []
     base = cell("none", 0.951, 4.46, 0.92, noise=0.1)
     bad = cell("a", 0.95, 0.5, noise=0.3, attack=attack(0.06))
-    noise, weak = list_cautions(find_verdict([base, bad]))
+    noise, weak = find_verdict([base, bad]).list_cautions()
     assert "sigma 0.1, a of sigma 0.3" in noise
     assert "weak attack" in weak and ": a (0.0600, label only 0.0434)." in weak
 
 
 def run_with(result: RunResult, events: tuple[RoundEvent, ...] = ()) -> FinishedRun:
-    return FinishedRun("r", Settings(), events, result, (), {})
+    return FinishedRun(Settings(), events, result, (), {})
 
 
 def limits_of(
     summaries: list[Summary], failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
 ) -> list[str]:
-    return list(list_limits(find_verdict(summaries), failed, served))
+    return list(find_verdict(summaries).list_limits(failed, served))
 
 
 def test_limits_print_m_and_cap() -> None:
@@ -235,7 +227,7 @@ def test_how_many_seeds_each_variant_has(numbers: list[int], words: str) -> None
     found = [
         cell("none", 0.951, [4.46] * number, label=f"v{i}") for i, number in enumerate(numbers)
     ]
-    assert words in describe_seeds(found)
+    assert words in Verdict(found).describe_seeds()
 
 
 def test_what_was_done_to_the_images_is_said_once(outcome: Callable[..., RunResult]) -> None:
@@ -291,9 +283,13 @@ def test_left_out_clients_are_told_by_rounds_and_weight(
         for number, share in enumerate((1.0, 0.6))
     )
     run = run_with(outcome(), events)
-    assert describe_left_out([run, run]) == (
+    assert Verdict([replace(NONE, runs=(run, run))]).describe_left_out() == (
         "Clients were left out in 2 of 4 rounds (2 × late): 80.0% of the clients' weight was kept "
         "on average, 60.0% in the worst round."
     )
-    assert "in 1 of 2 rounds (1 × late): 80.0%" in describe_left_out([run])
-    assert describe_left_out([run_with(outcome(), events[:1])]) == ""
+    assert (
+        "in 1 of 2 rounds (1 × late): 80.0%"
+        in Verdict([replace(NONE, runs=(run,))]).describe_left_out()
+    )
+    complete = replace(NONE, runs=(run_with(outcome(), events[:1]),))
+    assert Verdict([complete]).describe_left_out() == ""
