@@ -65,19 +65,19 @@ from scipy.stats import binomtest
 
 from fedcel import per_image
 from sims.report.matched_table import (
+    AVERAGED,
     COLUMNS,
     Comparison,
     format_gaps,
     format_match,
     make_anchor_lines,
-    make_loss_tables,
-    make_overall_table,
     open_comparison,
+    tabulate_matches,
 )
 from sims.report.table import format_estimate, format_markdown, make_table
-from sims.results.columns import BITS, MSE, Column, find_columns
+from sims.results.columns import BITS, Column, find_columns
 from sims.results.intervals import estimate
-from sims.results.matched_accuracy import Matches, match_curves
+from sims.results.matched_accuracy import Matches, average_curves, match_curves
 from sims.results.records import BENCH_FILE, BenchRow
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -202,14 +202,11 @@ def quote_match(file: str, query: dict[str, str], key: str) -> str:
     """
     variant, against = query["variant"], query.get("against")
     column = find_column(key)
-    if "over" in query:
-        line = dict(list_area_cells(file, float(query["over"]), against))[variant]
-        current = line[(2 if against else 0) + (BITS, MSE).index(column)]
-    elif against:
-        matches = match_bench(file, float(query["loss"]))
-        current = format_gaps(matches[variant], matches[against])[column.key]
+    at = {name: float(query[name]) for name in ("loss", "over") if name in query}
+    matches = match_bench(file, **at)
+    if against:
+        current = format_gaps(matches[variant], matches[against], [column, BITS])[0]
     else:
-        matches = match_bench(file, float(query["loss"]))
         columns = tuple(dict.fromkeys([column, BITS]))
         current = format_match(matches[variant], compare_variants(file), columns)[0]
     if not any(character.isdigit() for character in current):
@@ -454,9 +451,20 @@ def compare_variants(file: str, against: str | None = None) -> Comparison:
 
 
 @lru_cache
-def match_bench(file: str, loss: float) -> dict[str, Matches]:
-    """Return the variants of a kept bench at an accuracy."""
-    return match_curves(compare_variants(file).curves, loss)
+def match_bench(
+    file: str, loss: float | None = None, over: float | None = None
+) -> dict[str, Matches]:
+    """Return the variants of a kept bench at an accuracy, or their means over all losses.
+
+    Raises:
+        ValueError: When neither `loss` nor `over` is given.
+    """
+    curves = compare_variants(file).curves
+    if over is not None:
+        return average_curves(curves, over)
+    if loss is None:
+        raise ValueError("neither loss nor over says at which accuracy")
+    return match_curves(curves, loss)
 
 
 def draw_matched(
@@ -473,64 +481,32 @@ def draw_matched(
     bench = compare_variants(file, against)
     if unknown := set(only) - set(bench.titles):
         raise ValueError(f"{file} has no variant {', '.join(unknown)}")
+    matches = match_bench(file, loss, over)
     if over is not None:
-        return draw_areas(file, over, only, against)
-    if loss is None:
-        raise ValueError("neither loss nor over says at which accuracy")
+        columns = compare = [column.key for column in AVERAGED]
     if compare and against:
-        return draw_beside(file, loss, find_columns(*columns), only, against, compare)
-    tables = make_loss_tables(bench, loss, columns=find_columns(*columns), only=only)
+        names = list(only or matches)
+        return draw_beside(bench, matches, columns, names, compare)
+    tables = tabulate_matches(file, bench, matches, find_columns(*columns), only=only)
     return format_markdown(tables[-1])
 
 
 def draw_beside(
-    file: str,
-    loss: float,
-    columns: Sequence[Column],
-    only: Sequence[str],
-    against: str,
+    bench: Comparison,
+    matches: dict[str, Matches],
+    columns: Sequence[str],
+    names: Sequence[str],
     compare: Sequence[str],
 ) -> str:
-    """Return measures at one accuracy, and beside them differences to a variant."""
-    bench, matches = compare_variants(file), match_bench(file, loss)
+    """Return measures of variants, and beside them differences to `bench.against`."""
+    shown, compared, against = find_columns(*columns), find_columns(*compare), str(bench.against)
+    nothing = [""] * len(compare)
     lines = []
-    for name in only or matches:
-        gaps = {} if name == against else format_gaps(matches[name], matches[against])
-        lines.append(
-            [
-                bench.titles[name],
-                *format_match(matches[name], bench, columns),
-                *(gaps.get(key, "") for key in compare),
-            ]
-        )
-    anchors = make_anchor_lines(bench.rows, columns)
-    lines += [[*line, *([""] * len(compare))] for line in anchors]
-    heads = [f"{column.head}: to {bench.titles[against]}" for column in find_columns(*compare)]
-    head = ["variant", *(column.head for column in columns), *heads]
-    return format_markdown(make_table(file, head, lines))
-
-
-@lru_cache
-def list_area_cells(
-    file: str, most: float, against: str | None = None
-) -> list[tuple[str, list[str]]]:
-    """Return by variant, fewest bits first, the means over all losses and their differences."""
-    bench = compare_variants(file, against)
-    names = {title: name for name, title in bench.titles.items()}
-    lines = make_overall_table(bench, most).rows
-    return [(names[title], cells) for title, *cells in lines]
-
-
-def draw_areas(file: str, most: float, only: Sequence[str], against: str | None) -> str:
-    """Return the table of means over all losses of accuracy up to `most` points."""
-    titles = compare_variants(file, against).titles
-    lines = [
-        [titles[name], *cells]
-        for name, cells in list_area_cells(file, most, against)
-        if name in (only or titles)
-    ]
-    columns = (BITS, MSE)
-    head = ["variant", *(column.head for column in columns)]
-    if against:
-        head += [f"{column.head}: to {titles[against]}" for column in columns]
-    return format_markdown(make_table(file, head, lines))
+    for name in names:
+        gaps = format_gaps(matches[name], matches[against], compared)[:-1]
+        cells = format_match(matches[name], bench, shown)
+        lines.append([bench.titles[name], *cells, *(nothing if name == against else gaps)])
+    lines += [[*line, *nothing] for line in make_anchor_lines(bench.rows, shown)]
+    heads = [f"{column.head}: to {bench.titles[against]}" for column in compared]
+    head = ["variant", *(column.head for column in shown), *heads]
+    return format_markdown(make_table("", head, lines))

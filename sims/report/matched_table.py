@@ -1,7 +1,7 @@
 """A bench as Markdown or LaTeX tables: leaks of variants at equal accuracy, with intervals."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,13 +44,17 @@ SIGNS = (
     "over seeds by Student's t, from three on; of accuracy, bits, identification and MSE also over "
     "test images, by a bootstrap with the candidates held fixed, where each image's values were "
     f"kept. ≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this. {DASH}: "
-    "not measured. The bits are exact for these targets and one message each."
+    "not measured. Over losses: the area under each curve, over its width, where at every loss the "
+    "undefended net counts if it leaks no more. The bits are exact for these targets and one "
+    "message each."
 )
 COLUMNS = find_columns(
     *("accuracy", "bits-beyond-label", "identification-optimal", "mse", "certificate-bits"),
     *("certificate-bits-within-class", "within-class-spread", "attention-share"),
     *("train-step-ratio", "encoder-parameters", "flops-per-inference", "bytes-per-inference"),
 )
+AVERAGED = (BITS, MSE)
+"""Measures over all losses."""
 COMPARED = COLUMNS[:4]
 """Measures that are compared: as differences, and in bootstrap samples of the images."""
 MOSTLY = 0.9
@@ -95,15 +99,19 @@ def make_matched_tables(
     """
     points = parse_losses(losses)
     bench = open_comparison(folder, against)
-    tables = [table for loss in points for table in make_loss_tables(bench, loss)]
+    tables = list[Table]()
+    for loss in points:
+        name = f"At {loss:g} points below undefended" if loss else "At the undefended accuracy"
+        tables += tabulate_matches(name, bench, match_curves(bench.curves, loss))
     if most := max(points):
-        tables.append(make_overall_table(bench, most))
+        name, averages = f"Over losses of 0 to {most:g} points", average_curves(bench.curves, most)
+        tables += tabulate_matches(name, bench, averages, AVERAGED)
     conditions = describe_conditions(bench, read_records(folder / FAILED_FILE, FailedCell))
     if latex:
         parts = [escape_latex(conditions), *map(format_latex, tables)]
     else:
         parts = ["Variants at matched accuracy.", conditions]
-        parts += [f"**{t.name}.** {t.note}".strip() + f"\n\n{format_markdown(t)}" for t in tables]
+        parts += [f"**{table.name}.**\n\n{format_markdown(table)}" for table in tables]
     return "\n\n".join(parts) + "\n"
 
 
@@ -169,34 +177,32 @@ def name_attack(attack: CellAttack, row: BenchRow) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def make_loss_tables(
+def tabulate_matches(
+    name: str,
     bench: Comparison,
-    loss: float,
-    *,
+    matches: Mapping[str, Matches],
     columns: Sequence[Column] = COLUMNS,
+    *,
     only: Collection[str] = (),
 ) -> list[Table]:
-    """Return the table of one allowed loss, and that of the differences if they are asked for.
+    """Return the table of the variants' measures, and that of differences if they are asked for.
 
-    `columns` are the measures of the first table, the bits among them; `only` names the variants of
-    both, all of them without it.
+    The bits are among the `columns`; `only` names the variants of both, all of them without it.
     """
-    matches = match_curves(bench.curves, loss)
-    names = [name for name in matches if name in (only or matches)]
-    below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-    lines = [[bench.titles[name], *format_match(matches[name], bench, columns)] for name in names]
+    names = [variant for variant in matches if variant in (only or matches)]
+    lines = [[bench.titles[part], *format_match(matches[part], bench, columns)] for part in names]
     head = ("variant", *(column.head for column in columns))
-    lines += make_anchor_lines(bench.rows, columns)
-    tables = [make_table(f"At {below}", head, lines)]
+    tables = [make_table(name, head, [*lines, *make_anchor_lines(bench.rows, columns)])]
     if bench.against is not None:
+        compared = [column for column in columns if column in COMPARED]
         lines = [
-            [bench.titles[name], *format_gaps(matches[name], matches[bench.against]).values()]
-            for name in names
-            if name != bench.against
+            [bench.titles[part], *format_gaps(matches[part], matches[bench.against], compared)]
+            for part in names
+            if part != bench.against
         ]
-        head = ("variant", *(column.head for column in COMPARED), "seeds")
-        name = f"Differences to {bench.titles[bench.against]}, paired by seed"
-        tables.append(make_table(name, head, lines))
+        head = ("variant", *(column.head for column in compared), "seeds")
+        title = f"{name}, differences to {bench.titles[bench.against]}, paired by seed"
+        tables.append(make_table(title, head, lines))
     return tables
 
 
@@ -235,43 +241,15 @@ def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> li
     ]
 
 
-def format_gaps(ours: Matches, reference: Matches) -> dict[str, str]:
-    """Return the differences of a variant to another over common seeds by key, and their number.
+def format_gaps(ours: Matches, reference: Matches, columns: Sequence[Column]) -> list[str]:
+    """Return the differences of a variant to another over common seeds, and the seeds' number.
 
     Before a difference of bounds stands whether it is at most, at least, or either.
     """
-    gaps = {c.key: paired_differences(ours, reference, c.key) for c in COMPARED}
-    cells = {column.key: format_seeds(column, gaps[column.key].values()) for column in COMPARED}
-    common = gaps[BITS.key].keys()
+    cells, common = list[str](), paired_differences(ours, reference, BITS.key).keys()
     is_most, is_least = (any(side[s].is_bound for s in common) for side in (ours, reference))
     sign = ("≶ " if is_least else "≤ ") if is_most else ("≥ " if is_least else "")
-    return {**cells, BITS.key: sign + cells[BITS.key], "seeds": str(len(common))}
-
-
-def make_overall_table(bench: Comparison, most: float) -> Table:
-    """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
-    columns = [
-        BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
-        MSE.titled("mean of the attack's MSE"),
-    ]
-    averages, against = average_curves(bench.curves, most), bench.against
-    head = ["variant", *(column.head for column in columns)]
-    if against:
-        head += [f"{column.head}: difference to {bench.titles[against]}" for column in columns]
-
-    def mean_bits(name: str) -> float:
-        return float(np.mean([match.read(BITS.key)[0] for match in averages[name].values()]))
-
-    lines = []
-    for name in sorted(averages, key=mean_bits):
-        matches = averages[name]
-        line = [format_seeds(c, (m.read(c.key) for m in matches.values())) for c in columns]
-        for column in columns if against else ():
-            gaps = paired_differences(matches, averages[str(against)], column.key)
-            line.append(DASH if name == against else format_seeds(column, gaps.values()))
-        lines.append([bench.titles[name], *line])
-    explanation = (
-        "The area under each curve, over its width: at every loss the fewest "
-        "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
-    )
-    return make_table("Over all losses", head, lines)._replace(note=explanation)
+    for column in columns:
+        cell = format_seeds(column, paired_differences(ours, reference, column.key).values())
+        cells.append(sign + cell if column == BITS else cell)
+    return [*cells, str(len(common))]

@@ -104,7 +104,6 @@ class Table(NamedTuple):
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: int = 1
-    note: str = ""
 
 
 def make_table(
@@ -153,11 +152,10 @@ def format_latex(table: Table) -> str:
         return ("{}" if text[:1] in ("[", "*") else "") + escape_latex(text)
 
     head, *rows = (" & ".join(map(cell, row)) + r" \\" for row in (table.head, *table.rows))
-    caption = f"{table.name}. {table.note}".strip()
     columns = "l" * table.words + "r" * (len(table.head) - table.words)
     return "\n".join(
         [
-            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}",
+            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(table.name)}.}}",
             rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule",
             *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
         ]

@@ -11,7 +11,7 @@ from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, make_matched_tables
-from sims.report.table import DASH, escape_latex
+from sims.report.table import escape_latex
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
 DECODER: dict[str, object] = {"attack": "decoder", "mse": 0.04, "oracle-mse": 0.0434}
@@ -83,22 +83,25 @@ def test_differences_are_paired_and_signed(tmp_path: Path) -> None:
     assert cells(text, "none", 1)[1] == "≤ 4.12 ± 0.00"
     assert cells(text, "none", 1)[-1] == "3"
     assert cells(text, "poor", 1) == ["–", "–", "–", "–", "0"]
-    points = text.split("**Over all losses.**")[0]
+    points = text.split("**Over losses")[0]
     assert len([line for line in points.splitlines() if line.startswith("| the cel")]) == 1
     assert cells(make_matched_tables(tmp_path, "2", "none"), "cel", 1)[1] == "≥ -4.12 ± 0.00"
     assert cells(make_matched_tables(tmp_path, "2", "none"), "weak", 1)[1] == "≶ -2.00 ± 0.00"
 
 
 def test_the_area_is_over_the_largest_loss_asked_for(tmp_path: Path) -> None:
-    """Least first, with differences paired by seed; none is drawn where no loss is allowed."""
-    text = make_matched_tables(bench(tmp_path), "0,2", "cel").split("**Over all losses.**")[1]
-    lines = [line for line in text.splitlines() if line.startswith("| the")]
-    means = [float(line.replace("\\|", "/").split("|")[2].split()[0]) for line in lines]
-    assert "0 to 2 points lost" in text
-    assert means == sorted(means) and len(means) == len(SWEEP)
-    gaps = {cells(text, name)[-2] for name in SWEEP}
-    assert DASH in gaps and all(gap.endswith("± 0.00") for gap in gaps - {DASH})
-    assert "Over all losses" not in make_matched_tables(tmp_path, "0", "cel")
+    """With differences paired by seed; none is drawn where no loss is allowed."""
+    text = make_matched_tables(bench(tmp_path), "0,2", "cel")
+    means, gaps = text.split("**Over losses of 0 to 2 points")[1:]
+    assert {name: cells(means, name)[0] for name in SWEEP} == {
+        **dict.fromkeys(("none", "poor"), "5.10 ± 0.25"),
+        "cel": "2.08 ± 0.25",
+        "weak": "3.10 ± 0.25",
+    }
+    differences = {"none": "3.02 ± 0.00", "poor": "3.02 ± 0.00", "weak": "1.02 ± 0.00"}
+    assert {name: cells(gaps, name)[0] for name in differences} == differences
+    assert "| the cel" not in gaps
+    assert "Over losses of" not in make_matched_tables(tmp_path, "0", "cel")
 
 
 def vary(folder: Path, alike: bool) -> None:
@@ -224,7 +227,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert shown.count("**At ") == 3
     assert main(["table", str(tmp_path), "--out", str(out), "--against", "none"]) == 0
     written = out.read_text()
-    assert written != shown and written.count("Differences to the none") == 3
+    assert written != shown and written.count("differences to the none") == 4
     assert main(["table", str(tmp_path), "--out", str(out), "--against", "no"]) == 2
     assert main(["table", str(tmp_path / "docs")]) == 2
     assert out.read_text() == written
@@ -235,7 +238,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_latex_has_the_cells_of_markdown(tmp_path: Path) -> None:
     """Every table in booktabs, with signs that pdflatex reads, and its caption."""
     text = make_matched_tables(bench(tmp_path), "2", "cel", latex=True)
-    assert text.count(r"\begin{table}") == text.count(r"\bottomrule") == 3
+    assert text.count(r"\begin{table}") == text.count(r"\bottomrule") == 4
     line = next(line for line in text.splitlines() if line.startswith("the cel "))
     found = [cell.removesuffix(r" \\") for cell in line.split(" & ")]
     wanted = cells(make_matched_tables(tmp_path, "2", "cel"), "cel")

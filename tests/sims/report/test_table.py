@@ -41,11 +41,11 @@ def test_rows_fit_the_header() -> None:
 def test_latex_takes_no_letter_for_a_command() -> None:
     """What TeX would read as a command, a comment or mathematics is written as it looks."""
     table = make_table("T", ["a_b", "50 %"], [["x & y", "1 ± 2"], ["*{\\it}*", "≤ 3"]])
-    text = format_latex(table._replace(name="At 2 #", note="So."))
+    text = format_latex(table._replace(name="At 2 #"))
     assert text.splitlines() == [
         r"\begin{table}",
         r"\centering",
-        r"\caption{At 2 \#. So.}",
+        r"\caption{At 2 \#.}",
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"a\_b & 50 \% \\",
