@@ -44,7 +44,7 @@ from sims.auditing.load_encoder import (
     unflatten_program,
 )
 from sims.progress import show_attacks, show_parts, show_waiting
-from sims.report.cuts_table import narrow_table, tabulate_cuts
+from sims.report.cuts_table import tabulate_cuts
 from sims.report.table import format_columns
 
 CUTS_FILE = "cuts.json"
@@ -144,8 +144,8 @@ class ComparedCuts:
 
     def format_table(self) -> str:
         """Return the table of a terminal."""
-        table = tabulate_cuts(self.comparison, self.attack_errors)
-        return format_columns(narrow_table(table), LONGEST_LAYER)
+        table = tabulate_cuts(self.comparison, self.attack_errors, is_narrow=True)
+        return format_columns(table, LONGEST_LAYER)
 
     def make_row(self, cut: MeasuredCut) -> dict[str, object]:
         """Make the row of a cut, with the keys of a run's result where it has them, too."""

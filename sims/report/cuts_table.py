@@ -6,22 +6,25 @@ from fedcel.leakage import CutComparison, LinearisedLeak, MeasuredCut, format_la
 from sims.report.table import DASH, NO_MESSAGE, Table, format_number, make_table
 
 SHARES = ("accuracy, %", "agreement, %")
-TERMINAL = ("bytes", "operations", "ms", "noise", *SHARES, "bits", "exact bits", "MSE")
+TERMINAL = ("cut", "bytes", "operations", "ms", "noise", *SHARES, "bits", "exact bits", "MSE")
 """Columns that a terminal has room for."""
 
 
-def tabulate_cuts(comparison: CutComparison, attacks: Mapping[str, float]) -> Table:
+def tabulate_cuts(
+    comparison: CutComparison, attacks: Mapping[str, float], *, is_narrow: bool = False
+) -> Table:
     """Return a row for each cut, the answer alone, and an attacker without a message.
 
-    `attacks` are the squared errors of the attack's images, by layer.
+    `attacks` are the squared errors of the attack's images, by layer; a terminal has room for a
+    narrow table.
     """
     rows = [list_cells(comparison, cut, attacks) for cut in (*comparison.cuts, comparison.answer)]
-    head = list(rows[0])
+    head = [name for name in rows[0] if not is_narrow or name in TERMINAL]
     anchor = {"cut": f"*{NO_MESSAGE}*", "MSE": format_number(comparison.prior_mse, 4)}
     if comparison.has_classes:
         anchor["cut"] = "*label only*"
     rows.append({name: anchor.get(name, DASH) for name in head})
-    return make_table("Cuts", head, [row.values() for row in rows])
+    return make_table("Cuts", head, [[row[name] for name in head] for row in rows])
 
 
 def list_cells(
@@ -70,10 +73,3 @@ def format_error(linearised: LinearisedLeak) -> str:
     """Return the squared error, with an interval where Lanczos' method estimates it."""
     interval = f" ± {linearised.mmse_uncertainty:.4f}" if linearised.mmse_error else ""
     return f"{linearised.mmse:.4f}{interval}"
-
-
-def narrow_table(table: Table) -> Table:
-    """Return the columns that a terminal has room for."""
-    places = [0, *(place for place, name in enumerate(table.head) if name in TERMINAL)]
-    rows = [[row[place] for place in places] for row in table.rows]
-    return make_table(table.name, [table.head[place] for place in places], rows)

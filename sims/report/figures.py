@@ -53,18 +53,14 @@ def make_bits_trade_off(summaries: Sequence[Summary]) -> Chart | None:
 def make_mse_trade_off(summaries: Sequence[Summary]) -> Chart | None:
     """Chart accuracy (percent) against the worst attack's MSE; up and right is better."""
     rows = [row for s in summaries for row in s.rows]
+    guesses = (("label only", "--", ORACLE_MSE.key), ("mean image", ":", "mean-mse"))
     marks = [
-        *mark_mean("label only", "--", (row.measure(ORACLE_MSE.key) for row in rows)),
-        *mark_mean("mean image", ":", (row.measure("mean-mse") for row in rows)),
+        Mark(mean, name, line)
+        for name, line, key in guesses
+        if (mean := estimate(row.measure(key) for row in rows).mean) is not None
     ]
     label = "MSE of the worst attack that all met (more is better)"
     return make_trade_off(summaries, MSE, label, marks)
-
-
-def mark_mean(name: str, line: str, values: Iterable[float | None]) -> list[Mark]:
-    """Return the line at the mean of the known values, if there are any."""
-    mean = estimate(values).mean
-    return [] if mean is None else [Mark(mean, name, line)]
 
 
 class Sweep(NamedTuple):

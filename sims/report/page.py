@@ -80,7 +80,7 @@ def format_summary(folder: Path) -> str:
     summaries = read_book(folder).summaries
     verdict = find_verdict(summaries)
     heads = ("variant", "worst attack")
-    table = tables.tabulate_variants("Summary", heads, tables.TERMINAL, summaries)
+    table = tables.tabulate_variants("Summary", heads, tables.FIRST, summaries)
     blocks = [
         verdict.describe_left_out(),
         format_columns(table, LONGEST_LABEL),

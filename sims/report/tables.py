@@ -39,14 +39,7 @@ TEXTS: dict[str, Callable[[Summary], str]] = {
     "noise σ": lambda s: DASH if s.row.noise is None else f"{s.row.noise:g}",
 }
 """Texts of a summary by their heads."""
-TERMINAL = (
-    *(ACCURACY.titled("accuracy %"), BITS, IDENTIFICATION.titled("picked, %")),
-    MSE,
-)
-FIRST = (
-    *(ACCURACY, BITS, IDENTIFICATION.titled("right image, %")),
-    MSE.titled("trained attack's MSE"),
-)
+FIRST = (ACCURACY, BITS, IDENTIFICATION.titled("picked, %"), MSE)
 MAIN = (
     *find_columns("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
     *find_columns("certificate-bits", "certificate-bits-within-class"),
@@ -62,10 +55,8 @@ PICTURE = (
     *(MSE.titled("trained attack's MSE"), *find_columns("dfil", "fsinfo")),
 )
 DEVICE = (
-    Column("parameters", "parameters", 0),
-    Column("encoder-parameters", "in the encoder", 0),
-    Column("flops-per-inference", "FLOPs per inference", 0),
-    Column("bytes-per-inference", "bytes per inference", 0),
+    Column("parameters", "parameters, k", 1, 1e-3),
+    *find_columns("encoder-parameters", "flops-per-inference", "bytes-per-inference"),
     STEP_RATIO,
 )
 

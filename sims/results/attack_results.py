@@ -9,7 +9,7 @@ repeated.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -177,22 +177,17 @@ def group_by_attack(rows: Iterable[AttackRow]) -> dict[AttackId, list[AttackRow]
 
 def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
     """Return the scores of each attack on images, mean over its attack seeds."""
-    return [
-        average_seeds(rows, result.revision)
-        for result in results
-        for rows in group_by_attack(result.rows).values()
-    ]
-
-
-def average_seeds(rows: Sequence[AttackRow], revision: int | None = None) -> CellAttack:
-    """Return the mean scores of one attack over its attack seeds."""
-    means: dict[str, object] = {"revision": revision, "seeds": len(rows)}
-    for name in ATTACK_MEASURES:
-        values = [value for row in rows if (value := getattr(row, attribute(name))) is not None]
-        if values:
-            means[name] = fmean(values)
-    conditions = rows[0].model_dump(include={*AttackConditions.model_fields}, exclude_none=True)
-    return CellAttack.model_validate(conditions | means)
+    averages = []
+    for result in results:
+        for rows in group_by_attack(result.rows).values():
+            means: dict[str, object] = {"revision": result.revision, "seeds": len(rows)}
+            for name in ATTACK_MEASURES:
+                values = [getattr(row, attribute(name)) for row in rows]
+                if numbers := [value for value in values if value is not None]:
+                    means[name] = fmean(numbers)
+            same = rows[0].model_dump(include={*AttackConditions.model_fields}, exclude_none=True)
+            averages.append(CellAttack.model_validate(same | means))
+    return averages
 
 
 def read_pictures(folder: Path) -> Pictures:

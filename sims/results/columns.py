@@ -39,7 +39,6 @@ COLUMNS = (
     Column("certificate-bits", "certificate, bits", 2),
     Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
     Column("population-bits", "unseen images, bits", 2, useful=USELESS_BITS),
-    Column("population-bits-bernstein", "unseen images, bits (Bernstein)", 2, useful=USELESS_BITS),
     Column("population-beyond-label", "unseen images beyond label, bits", 2, useful=USELESS_BITS),
     Column(
         "population-beyond-label-bernstein",

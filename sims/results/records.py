@@ -53,7 +53,6 @@ class RoundEvent(Record):
     round: int
     accuracy: Number = None
     within_class_spread: Number = None
-    cel_weight: Number = None
     attention_share: Number = None
     bits_beyond_label: Number = None
     """Of validation images, in the rounds in which the setting `bits-every` asks for them."""
@@ -167,8 +166,6 @@ class RunResult(RunMeasures, PredictorScores):
     samples: int | None = None
     point: PredictorScores | None = None
     reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)
-    fano_identification: Number = None
-    population_reference_images: int | None = None
     between_client_spread: Number = None
     private: dict[str, PrivateUtility] = Field(default_factory=dict)
     parameters: int | None = None
@@ -178,8 +175,6 @@ class RunResult(RunMeasures, PredictorScores):
     """Names of the classes, where the source of the images has some."""
     engine: str | None = None
     """Engine that trained the clients where it needs no Flower; absent in older runs."""
-    weights: str | None = None
-    """SHA-256 of the file that `net.weights` names."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: Number = None
 
@@ -285,17 +280,12 @@ def parse_file(path: Path, parse: Callable[[str], Parsed], remedy: str = REMEDY)
     except FileNotFoundError:
         raise RunError(f"{path} is missing; {remedy}, or give another folder") from None
     except ValidationError as error:
-        raise RunError(f"{path} is damaged: {describe_damage(error)}; {remedy}") from None
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        value = "" if first["type"] == "missing" else f" (it is {first['input']!r:.60})"
+        raise RunError(f"{path} is damaged: {where}: {first['msg']}{value}; {remedy}") from None
     except (OSError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}; {remedy}") from None
-
-
-def describe_damage(error: ValidationError) -> str:
-    """Return the first thing that is wrong, where it is, and what stands there."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
-    value = "" if first["type"] == "missing" else f" (it is {first['input']!r:.60})"
-    return f"{where}: {first['msg']}{value}"
 
 
 def read_record(path: Path, kind: type[AnyRecord], remedy: str = REMEDY) -> AnyRecord:

@@ -109,8 +109,8 @@ def test_cost_on_the_device(make_bench: Make) -> None:
     old = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in old.items() if k[:5] not in ("param", "flops")}))
     rows = Page(text_of(folder)).rows
-    assert ["none", "17226", "16576", "32768", "256", "1.21"] in rows
-    assert ["cluster", "–", "16576", "–", "256", "1.21"] in rows
+    assert ["none", "17.2", "16.6", "0.033", "256", "1.21"] in rows
+    assert ["cluster", "–", "16.6", "–", "256", "1.21"] in rows
 
 
 def test_run_that_kept_no_samples(make_bench: Make) -> None:
