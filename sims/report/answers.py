@@ -16,7 +16,6 @@ from fedcel.privacy import (
     LabelledLogits,
     LabelOnlyAnswers,
     LaplaceAnswers,
-    Mechanism,
     OwnAnswers,
     PrivacySettings,
     accuracy_ceiling,
@@ -37,18 +36,13 @@ EPSILON_MARGIN = 0.25
 
 
 class AnswerOption(NamedTuple):
-    """One mechanism at one clip and epsilon, with the scores of its answers.
-
-    Attributes:
-        privacy: The settings.
-        validation: Scores on validation images, by which options are chosen; each half of them is
-            answered by references of the other half.
-        test: Scores on test images, which choose nothing.
-    """
+    """One mechanism at one clip and epsilon, with the scores of its answers."""
 
     privacy: PrivacySettings
     validation: AnswerScore
+    """By which options are chosen; each half of the images is read with logits of the other."""
     test: AnswerScore
+    """It chooses nothing."""
 
 
 def describe_answers(
@@ -57,11 +51,8 @@ def describe_answers(
     """Score every mechanism, clip (of the sizes `clips`) and epsilon on a run's answers.
 
     Without `epsilons` they are those of the run, and the one at which labels alone stay within
-    `allowed_loss`, a share of accuracy. Returns a table and the cheapest option.
-
-    Raises:
-        RunError: The folder is no finished run.
-        SettingsError: No mechanism can be built with one of these.
+    `allowed_loss`, a share of accuracy. Returns a table and the cheapest option. SettingsError
+    where no mechanism can be built with one of these.
     """
     with show_steps("private answers") as show_step:
         show_step(0, 0, "reading the run")
@@ -141,22 +132,14 @@ def score_options(
     """Score options one after the other, on validation and test images."""
     times = math.ceil(VALIDATION_ANSWERS / max(len(validation.labels), 1))
     first, second = split_images(validation)
+    pairs = ((second, first.repeat(times)), (first, second.repeat(times)), (validation, test))
     for privacy in options:
         mechanism = privacy.build(test.logits.shape[1])
-        halves = (
-            score_images(mechanism, second, first.repeat(times)),
-            score_images(mechanism, first, second.repeat(times)),
+        *halves, of_test = (
+            score_answers(mechanism, fit_calibration(mechanism, *references[:2]), images)
+            for references, images in pairs
         )
-        of_test = score_images(mechanism, validation, test)
         yield AnswerOption(privacy, average_halves(halves), of_test)
-
-
-def score_images(
-    mechanism: Mechanism, references: LabelledLogits, images: LabelledLogits
-) -> AnswerScore:
-    """Score answers about images, read with the logits of other images."""
-    reader = fit_calibration(mechanism, references.logits, references.labels)
-    return score_answers(mechanism, reader, images)
 
 
 def split_images(images: LabelledLogits) -> list[LabelledLogits]:

@@ -118,14 +118,13 @@ def read_finished(folder: Path) -> FinishedRun:
         if not (value.size and value.min() >= -1e-4 and value.max() <= 1 + 1e-4):
             place = folder / ATTACKS_FOLDER
             raise RunError(f"{place}: {name!r} must hold values in [0, 1]; attack the run again")
-    guesses = folder / GUESSES_FILE
     return FinishedRun(
         settings=settings,
         events=parse_file(folder / EVENTS_FILE, parse_events),
         result=read_record(folder / RESULT_FILE, RunResult),
         attacks=read_attack_rows(folder),
         images=images,
-        guesses=read_tensors(guesses)[0] if guesses.exists() else {},
+        guesses=read_tensors(folder / GUESSES_FILE)[0],
     )
 
 

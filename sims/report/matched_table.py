@@ -87,15 +87,9 @@ def make_matched_tables(
 ) -> str:
     """Return a bench folder's tables in Markdown, or in LaTeX for the package booktabs.
 
-    Args:
-        folder: The bench's folder.
-        losses: Points of accuracy below the undefended net, a table each, as '0,2,5'.
-        against: The name of a variant that the others are compared with, paired by seed.
-        latex: Whether to write LaTeX.
-
-    Raises:
-        SettingsError: When losses or variant are wrong.
-        RunError: When bench.json is missing, empty or damaged.
+    `losses` are points of accuracy below the undefended net, a table each; variants are compared
+    with `against`, paired by seed. SettingsError when one of these is wrong, RunError when
+    bench.json is missing, empty or damaged.
     """
     points = parse_losses(losses)
     bench = open_comparison(folder, against)
@@ -116,12 +110,7 @@ def make_matched_tables(
 
 
 def open_comparison(folder: Path, against: str | None = None) -> Comparison:
-    """Return a bench, held to the attacks that all cells have met, and what was measured of it.
-
-    Raises:
-        SettingsError: When `against` is none of its variants.
-        RunError: When bench.json is missing, empty or damaged.
-    """
+    """Return a bench, held to the attacks that all cells have met, and what was measured of it."""
     rows = read_bench_rows(folder)
     variants = dict.fromkeys(row.variant for row in rows)
     if against is not None and against not in variants:

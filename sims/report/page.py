@@ -118,7 +118,6 @@ def render_page(
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
     summaries = book.summaries
-    guesses = {summary.label: list_guesses(summary) for summary in verdict.featured}
     maps, maps_note = list_leak_strips(summaries)
     pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
     sequences = {s.label: [result.linearised_sequences for result in s.results] for s in pictured}
@@ -135,7 +134,7 @@ def render_page(
         title=book.title,
         versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
         verdict=verdict,
-        showcase={label: rows for label, rows in guesses.items() if rows},
+        showcase={summary.label: list_guesses(summary) for summary in verdict.featured},
         first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
         plots=plots,
         measures=tables.tabulate_variants(

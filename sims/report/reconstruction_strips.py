@@ -83,15 +83,13 @@ def encode_picture(image: Float[np.ndarray, "C H W"]) -> str:
 
 
 def name_classes(run: FinishedRun, labels: Sequence[int]) -> list[str]:
-    """Return the classes' names, [] where they have none."""
+    """Return the classes' names, each empty where they have none."""
     names = run.result.class_names
-    return [names[label] for label in labels] if names else []
+    return [names[label] if names else "" for label in labels]
 
 
 def name_targets(run: FinishedRun, images: Images) -> list[str]:
     """Return the names of the classes of the run's first test images, [] of other images."""
-    if "labels" not in run.guesses:  # of an older run
-        return []
     first = run.guesses["targets"][: len(images)].numpy()
     if not np.array_equal(first, images[: len(first)]):
         return []
@@ -99,30 +97,24 @@ def name_targets(run: FinishedRun, images: Images) -> list[str]:
 
 
 def list_guesses(summary: Summary) -> list[Strip]:
-    """Return messages of the first run: sent, rebuilt by the worst attack, guessed by the optimal.
-
-    Nothing where only the originals were kept.
-    """
+    """Return messages of the first run: sent, rebuilt by the worst attack, guessed."""
     run = summary.runs[0]
     guesses = {name: value[:GUESSED].numpy() for name, value in run.guesses.items()}
     rebuilt = {name: images[:GUESSED] for name, images in run.images.items()}
-    if not (guesses or rebuilt):
-        return []
-    originals = (guesses or rebuilt)["targets"]
+    originals = guesses["targets"]
     strips = [Strip("", SENT, originals, name_targets(run, originals))]
     attack = next((name for name in summary.worst_attacks if name in rebuilt), None)
     if attack and np.array_equal(rebuilt["targets"], originals[: len(rebuilt["targets"])]):
         strips.append(Strip("", f"rebuilt ({attack})", rebuilt[attack]))
-    ranked = guesses["guesses"].swapaxes(0, 1) if guesses else ()
+    ranked = guesses["guesses"].swapaxes(0, 1)
     for rank, (ordinal, images) in enumerate(zip(ORDINALS, ranked, strict=False)):
         shares = map(percent, guesses["probabilities"][:, rank].tolist())
         marks = np.where((images == originals).all((1, 2, 3)), " ✓", "")
-        labels = guesses["guess-labels"][:, rank].tolist() if "guess-labels" in guesses else ()
-        names = name_classes(run, labels) or [""] * len(marks)
+        names = name_classes(run, guesses["guess-labels"][:, rank].tolist())
         rows = zip(names, shares, marks, strict=True)
         notes = [f"{name} {share}{mark}".strip() for name, share, mark in rows]
         strips.append(Strip("", f"{ordinal} guess", images, notes))
-    return strips if len(strips) > 1 else []
+    return strips
 
 
 def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
@@ -210,12 +202,12 @@ def draw_leak_strips(encoders: Mapping[str, LeakMaps]) -> tuple[list[Strip], str
 def list_leak_strips(summaries: Sequence[Summary]) -> tuple[list[Strip], str]:
     """Return the maps of each variant's first run, below the images that they are of."""
     keys = ("leak-information", "leak-deviation", "prior-deviation", "targets")
-    mapped = {s.label: s.runs[0].guesses for s in summaries if keys[0] in s.runs[0].guesses}
     encoders, sent = dict[str, LeakMaps](), dict[str, Tensor]()
-    for label, guesses in mapped.items():
-        information, deviation, prior, targets = (guesses[key] for key in keys)
-        encoders[label] = LeakMaps(information[:GUESSED], deviation[:GUESSED], prior, True)
-        sent[SENT] = targets[:GUESSED]
+    for label, guesses in ((summary.label, summary.runs[0].guesses) for summary in summaries):
+        if keys[0] in guesses:
+            information, deviation, prior, targets = (guesses[key] for key in keys)
+            encoders[label] = LeakMaps(information[:GUESSED], deviation[:GUESSED], prior, True)
+            sent[SENT] = targets[:GUESSED]
     strips, note = draw_leak_strips(encoders)
     return [*make_image_strips(sent), *strips], note
 

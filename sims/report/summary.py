@@ -1,7 +1,7 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -28,8 +28,8 @@ class FinishedRun:
     attacks: Sequence[AttackRow]
     images: Mapping[str, Images]
     """Originals, class means and reconstructions."""
-    guesses: Mapping[str, Tensor] = field(default_factory=dict)
-    """The optimal attacker's at a few messages; {} for runs that were measured without them."""
+    guesses: Mapping[str, Tensor]
+    """The optimal attacker's at a few messages."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -220,13 +220,20 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
         best = min(useful or defended, key=mean_bits, default=None)
         return Verdict(summaries, outcome if len(summaries) > 1 else "", best=best)
     where = choose_matching(summaries)
-    matched = [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]
+    before, *after = (
+        s.measure_validation() if where == "validation" else s.mean(ACCURACY)
+        for s in (base, *defended)
+    )
+    costs = {
+        summary: math.inf if before is None or accuracy is None else 100 * (before - accuracy)
+        for summary, accuracy in zip(defended, after, strict=True)
+    }
+    matched = [s for s in useful if costs[s] <= MATCHED_POINTS + 1e-9]
     if not matched:
-        nearest = min(defended, key=lambda s: accuracy_cost(base, s, where))
+        nearest = min(defended, key=lambda s: costs[s])
         outcome = (
             f"Every defence costs more than 2 points of the undefended {where} accuracy, "
-            f"{percent(accuracy_on(base, where), 1)}; the nearest, {nearest.label}, costs "
-            f"{accuracy_cost(base, nearest, where):.1f}."
+            f"{percent(before, 1)}; the nearest, {nearest.label}, costs {costs[nearest]:.1f}."
         )
         return Verdict(summaries, outcome, base, nearest, is_nearest=True)
     best = min(matched, key=mean_bits)
@@ -265,17 +272,6 @@ def leaks_less(base: Summary, best: Summary) -> bool:
 def choose_matching(summaries: Sequence[Summary]) -> str:
     """Return the images on which accuracy is matched: validation, if all were scored there."""
     return "test" if None in [s.measure_validation() for s in summaries] else "validation"
-
-
-def accuracy_on(summary: Summary, where: str) -> float | None:
-    """Return the mean accuracy on the validation set or on the test set."""
-    return summary.mean(ACCURACY) if where == "test" else summary.measure_validation()
-
-
-def accuracy_cost(base: Summary, other: Summary, where: str) -> float:
-    """Return the accuracy lost, in percentage points; infinity where one was not measured."""
-    before, after = accuracy_on(base, where), accuracy_on(other, where)
-    return math.inf if before is None or after is None else 100 * (before - after)
 
 
 def mean_bits(summary: Summary) -> float:

@@ -34,5 +34,5 @@ def cell(
          "chance_accuracy": chance, **leak}
     )  # fmt: skip
     events = () if validation is None else (RoundEvent(round=1, accuracy=validation),)
-    run = FinishedRun(Settings(), events, result, (), {})
+    run = FinishedRun(Settings(), events, result, (), {}, {})
     return Summary(label or name, tuple(rows), (run,) * len(rows), measure_rows(rows, {}))

@@ -101,7 +101,9 @@ def test_unfinished_run(tmp_path: Path) -> None:
         read_book(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json"])
+@pytest.mark.parametrize(
+    "name", ["settings.toml", "events.jsonl", "result.json", "guesses.safetensors"]
+)
 def test_missing_file(make_bench: Make, name: str) -> None:
     folder = make_bench()
     (folder / "runs" / "1-0" / name).unlink()

@@ -182,7 +182,7 @@ def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
     """A bin without samples has no point; the point model's markers are open."""
     bins = ReliabilityBins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
     result = outcome(samples=0, reliability={"posterior": bins, "point": bins})
-    run = FinishedRun(Settings(), (), result, (), {})
+    run = FinishedRun(Settings(), (), result, (), {}, {})
     chart = figures.make_reliability([replace(cell("v", 0.9, 1.0), runs=(run,))],
                                      {"v": choose_look(3)})  # fmt: skip
     assert chart is not None

@@ -27,7 +27,7 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
     keys |= {"population_beyond_label": 2.5, "population_beyond_label_bernstein": 3.5}
     first = outcome(**keys, between_client_spread=0.001)
     second = outcome(**keys, between_client_spread=0.002)
-    runs = tuple(FinishedRun(Settings(), (), result, (), {}) for result in (first, second))
+    runs = tuple(FinishedRun(Settings(), (), result, (), {}, {}) for result in (first, second))
     one = replace(cell("a", 0.9, [None, None], noise=0.3), runs=runs)
     table = tables.tabulate_variants(
         "T", ["variant", "noise σ"], tables.DETAILS, [one, cell("b", 0.9, None)], anchored=False
@@ -69,7 +69,7 @@ def test_an_attack_that_was_cut_short_never_looks_like_a_whole_one(
     *_, line, stopped = tables.format_attack_rows([row]).splitlines()
     assert line.split()[-1] == "34"
     assert stopped == "rmle on smashed-data, seed 1: stopped at 60 s, 34% of its steps"
-    run = FinishedRun(Settings(), (), outcome(), (row,), {})
+    run = FinishedRun(Settings(), (), outcome(), (row,), {}, {})
     table = tables.tabulate_attacks([replace(cell("a", 0.9, 2.0), runs=(run,))])
     assert table.rows[0][table.head.index("steps taken, %")] == "34"
     worst = CellAttack.model_validate(cut)
@@ -82,7 +82,7 @@ def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., RunR
     """One that asks for nothing has a dash there."""
     paying = AttackRow.model_validate({"attack": "a", "queries": 2000, "mse": 0.5})
     found = (paying, AttackRow.model_validate({"attack": "b", "mse": 0.5}))
-    run = FinishedRun(Settings(), (), outcome(), found, {})
+    run = FinishedRun(Settings(), (), outcome(), found, {}, {})
     table = tables.tabulate_attacks([replace(cell("a", 0.9, 2.0), runs=(run,))])
     assert [row[table.head.index("queries paid for")] for row in table.rows] == ["2000", DASH]
 

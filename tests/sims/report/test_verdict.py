@@ -197,7 +197,7 @@ def test_cautions() -> None:
 
 
 def run_with(result: RunResult, events: tuple[RoundEvent, ...] = ()) -> FinishedRun:
-    return FinishedRun(Settings(), events, result, (), {})
+    return FinishedRun(Settings(), events, result, (), {}, {})
 
 
 def limits_of(
