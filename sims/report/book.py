@@ -48,6 +48,8 @@ class Book(NamedTuple):
     title: str
     summaries: Sequence[Summary]
     failed: Sequence[FailedCell] = ()
+    live: Sequence[Sequence[LiveRow]] = ()
+    """Attacks on a run's service by price."""
 
 
 def read_book(folder: Path) -> Book:
@@ -78,7 +80,9 @@ def read_book(folder: Path) -> Book:
                 "attacks": average_attacks(read_results(folder)),
             }
         )
-        return Book(name, summarise_rows(hold_to_common([row]), {"": run}, {}))
+        return Book(
+            name, summarise_rows(hold_to_common([row]), {"": run}, {}), live=read_live(folder)
+        )
     if (folder / "settings.toml").exists():
         raise RunError(
             f"{folder}: no {RESULT_FILE}; the run is unfinished, resume it with --resume"

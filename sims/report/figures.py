@@ -1,4 +1,4 @@
-"""The charts of a report."""
+"""The charts of a report; one of which nothing is known has no series."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ def choose_looks(summaries: Sequence[Summary]) -> Looks:
     return {variant: choose_look(number) for number, variant in enumerate(variants)}
 
 
-def make_bits_trade_off(summaries: Sequence[Summary]) -> Chart | None:
+def make_bits_trade_off(summaries: Sequence[Summary]) -> Chart:
     """Chart accuracy (percent) against bits beyond the label; up and left is better."""
     caps = [s.row.bits_cap for s in summaries if s.row.bits_cap is not None]
     marks = [Mark(0.0, "label only", "--")]
@@ -50,7 +50,7 @@ def make_bits_trade_off(summaries: Sequence[Summary]) -> Chart | None:
     return make_trade_off(summaries, BITS, label, marks)
 
 
-def make_mse_trade_off(summaries: Sequence[Summary]) -> Chart | None:
+def make_mse_trade_off(summaries: Sequence[Summary]) -> Chart:
     """Chart accuracy (percent) against the worst attack's MSE; up and right is better."""
     rows = [row for s in summaries for row in s.rows]
     guesses = (("label only", "--", ORACLE_MSE.key), ("mean image", ":", "mean-mse"))
@@ -72,7 +72,7 @@ class Sweep(NamedTuple):
 
 def make_trade_off(
     summaries: Sequence[Summary], column: Column, label: str, marks: Sequence[Mark]
-) -> Chart | None:
+) -> Chart:
     """Chart accuracy against a measure, with 95 % intervals; strengths of a variant are joined."""
     looks, sweeps = choose_looks(summaries), list[Sweep]()
     for variant, look in looks.items():
@@ -85,7 +85,7 @@ def make_trade_off(
             row = ordered[0].row
             sweeps.append(Sweep(Series(row.name, look, points, "marks"), row.undefended))
     if not sweeps:
-        return None
+        return Chart([], {})
     axis: dict[str, Any] = {"xlabel": label}
     if column != MSE:  # a line at 0 and its name are in view
         xs = [p.x + (p.x_half or 0.0) for sweep in sweeps for p in sweep.series.points]
@@ -155,7 +155,7 @@ CURVES = {
 }
 
 
-def make_curve(summaries: Sequence[Summary], looks: Looks, curve: Curve) -> Chart | None:
+def make_curve(summaries: Sequence[Summary], looks: Looks, curve: Curve) -> Chart:
     """Chart one number over the rounds: mean over seeds, and the range of the seeds as a band.
 
     A log scale shows what is above 0.
@@ -170,8 +170,6 @@ def make_curve(summaries: Sequence[Summary], looks: Looks, curve: Curve) -> Char
             if number is not None and (number > 0 or not curve.is_log)
         )
         series += [Series(summary.label, looks[summary.variant], points)] if points else []
-    if not series:
-        return None
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
     marks = [Mark(end, "burn-in ends") for end in sorted(ends - {0})]
     marks += [] if curve.limit is None else [Mark(curve.limit, is_level=True)]
@@ -190,7 +188,7 @@ def average_points(pairs: Iterable[tuple[int, float]]) -> list[Point]:
     ]
 
 
-def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
+def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart:
     """Chart the error of trained attacks on images held out from their training, by epoch.
 
     Mean over training and attack seeds, and their range as a band; the curves of one variant share
@@ -206,11 +204,10 @@ def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart | N
             Series(f"{summary.label}, {name}", looks[summary.variant], average_points(pairs))
             for name, pairs in errors.items()
         ]
-    axis = {"xlabel": "epoch", "ylabel": "MSE on held-out images"}
-    return Chart(series, axis) if series else None
+    return Chart(series, {"xlabel": "epoch", "ylabel": "MSE on held-out images"})
 
 
-def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
+def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart:
     """Chart accuracy against confidence; markers of the point model are open."""
     series = []
     for summary in summaries:
@@ -224,9 +221,7 @@ def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart | None
             columns = zip(bins.confidence, bins.accuracy, bins.count, strict=False)
             points = [Point(x, y) for x, y, n in columns if n and x is not None and y is not None]
             series += [Series(f"{summary.label}, {name}", bin_look, points)] if points else []
-    if not series:
-        return None
     diagonal = Series("", {"color": FAINT, "linestyle": ":"}, [Point(0, 0), Point(1, 1)])
     limits = {"xlim": (0, 1.04), "ylim": (0, 1.05)}
     axis = {"xlabel": "confidence", "ylabel": "accuracy", **limits}
-    return Chart([*series, diagonal], axis)
+    return Chart([*series, diagonal] if series else [], axis)

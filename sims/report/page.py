@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fedcel.files import write_whole
 from sims.progress import show_steps
 from sims.report import chart, figures, tables
-from sims.report.book import Book, read_book, read_live
+from sims.report.book import Book, read_book
 from sims.report.reconstruction_strips import (
     Strip,
     encode_png,
@@ -25,7 +25,6 @@ from sims.report.summary import Summary
 from sims.report.table import format_columns
 from sims.report.templates import render_template
 from sims.report.verdict import Verdict, find_verdict
-from sims.results.records import LiveRow
 
 FIGURE_LABELS = {
     "bits": "Accuracy against bits beyond the label",
@@ -54,7 +53,7 @@ def write_report(folder: Path) -> Path:
     """
     with show_steps("drawing the report") as show_step:
         show_step(0, 0, "reading the numbers")
-        book, live = read_book(folder), read_live(folder)
+        book = read_book(folder)
         verdict = find_verdict(book.summaries)
         pictures = make_charts(verdict)
         steps, svgs = len(pictures) + PAGE_STEPS, dict[str, str]()
@@ -63,7 +62,7 @@ def write_report(folder: Path) -> Path:
             svgs[name] = chart.write_chart(picture, folder / "figures", name)
         show_step(len(pictures), steps, "images and page")
         strips = make_strips(book.summaries)
-        html = render_page(book, verdict, live, svgs=svgs, strips=strips)
+        html = render_page(book, verdict, svgs, strips)
         if strips:
             write_whole(folder / "figures" / "reconstructions.png", encode_png(make_grid(strips)))
         page = folder / "report.html"
@@ -105,16 +104,11 @@ def make_charts(verdict: Verdict) -> dict[str, chart.Chart]:
         "learning": figures.make_learning_curve(shown, looks),
         "reliability": figures.make_reliability(featured, looks),
     }
-    return {name: drawing for name, drawing in charts.items() if drawing is not None}
+    return {name: drawing for name, drawing in charts.items() if drawing.series}
 
 
 def render_page(
-    book: Book,
-    verdict: Verdict,
-    live: Sequence[Sequence[LiveRow]],
-    *,
-    svgs: Mapping[str, str],
-    strips: Sequence[Strip],
+    book: Book, verdict: Verdict, svgs: Mapping[str, str], strips: Sequence[Strip]
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
     summaries = book.summaries
@@ -122,7 +116,7 @@ def render_page(
     pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
     sequences = {s.label: [result.linearised_sequences for result in s.results] for s in pictured}
     sampled = [(s.label, s.results[0].convergence) for s in verdict.featured]
-    served = (rows[0].attack for rows in live)
+    served = (rows[0].attack for rows in book.live)
     tabulate = partial(tables.tabulate_variants, anchored=False)
     noises = ("variant", "noise σ")
 
@@ -150,7 +144,7 @@ def render_page(
         predictors=tables.tabulate_predictors(summaries),
         convergence="; ".join(f"{label}: {text}" for label, text in sampled if text),
         private=tables.tabulate_private(summaries),
-        live=tables.tabulate_live(live),
+        live=tables.tabulate_live(book.live),
         attacks=tables.tabulate_attacks(summaries),
         skipped=list_skipped(summaries),
         settings=tables.tabulate_settings(summaries),

@@ -28,14 +28,12 @@ NO_ENDS = (None, None, None, "")
 """Of a point without intervals and without a name."""
 
 
-def points(chart: Chart | None) -> dict[str, list[tuple[float, float]]]:
-    assert chart is not None
+def points(chart: Chart) -> dict[str, list[tuple[float, float]]]:
     return {s.name: [point[:2] for point in s.points] for s in chart.series}
 
 
-def marks(chart: Chart | None) -> dict[str, float]:
+def marks(chart: Chart) -> dict[str, float]:
     """Return the marks by name."""
-    assert chart is not None
     return {mark.name: mark.at for mark in chart.marks}
 
 
@@ -48,7 +46,7 @@ def marks(chart: Chart | None) -> dict[str, float]:
 )
 def test_marks_and_points(
     make_bench: Make,
-    make: Callable[[Sequence[Summary]], Chart | None],
+    make: Callable[[Sequence[Summary]], Chart],
     wanted: dict[str, float],
 ) -> None:
     """What needs no attack is a named line; each variant is at its numbers, 0 bits are in view."""
@@ -58,7 +56,6 @@ def test_marks_and_points(
     np.testing.assert_allclose(placed[:, 1], [95.1, 94.8, 96.2])
     if make is figures.make_bits_trade_off:
         np.testing.assert_allclose(placed[:, 0], [4.46, 0.54, 0.67])
-        assert chart is not None
         low, high = chart.axis["xlim"]
         assert low == pytest.approx(-0.06 * high) and high > 5.3
 
@@ -79,7 +76,7 @@ def test_intervals_are_those_of_the_measures() -> None:
 
 def test_only_who_was_attacked_is_drawn() -> None:
     """One cell with a trained attack is enough, and the others are left out; none is no chart."""
-    assert figures.make_mse_trade_off([cell("none", 0.9, 2.0)]) is None
+    assert not figures.make_mse_trade_off([cell("none", 0.9, 2.0)]).series
     attacked = cell("cluster", 0.948, 0.2, attack=CellAttack(attack="decoder", mse=0.04))
     chart = figures.make_mse_trade_off([cell("none", 0.951, 4.46), attacked])
     assert points(chart) == {"cluster": [pytest.approx((0.04, 94.8))]}
@@ -89,7 +86,6 @@ def test_only_who_was_attacked_is_drawn() -> None:
 def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
     """Hardly more than 100 % is in view, and the point is."""
     chart = figures.make_bits_trade_off([cell("none", accuracy, 5.0)])
-    assert chart is not None
     low, high = chart.axis["ylim"]
     assert low < 100 * accuracy < high < 100.1
 
@@ -98,7 +94,6 @@ def test_strengths_are_joined_in_their_order() -> None:
     """Not in the order in which they are listed; each point has its own name."""
     swept = [cell("v", 1 - n / 10, 5 - n, label=f"v, {n}", strength=n) for n in (1.0, 0.3, 3.0)]
     chart = figures.make_bits_trade_off(swept)
-    assert chart is not None
     (series,) = chart.series
     np.testing.assert_allclose(
         [point[:2] for point in series.points], [(4.7, 97), (4, 90), (2, 70)]
@@ -114,12 +109,11 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
     """It is named at the foot, with its accuracy; without an undefended net all are drawn."""
     bare, near, far = cell("none", 0.9, 0.5), cell("a", 0.85, 2.0), cell("b", 0.3, 1.0)
     chart = figures.make_bits_trade_off([bare, near, far])
-    assert chart is not None
     assert chart.axis["ylim"] == pytest.approx((78, 92))
     assert [(note.text, note.x) for note in chart.notes] == [("↓ 30 %", 1.0)]
     for summaries in ([bare, near], [near, far]):
         chart = figures.make_bits_trade_off(summaries)
-        assert chart is not None and not chart.notes
+        assert not chart.notes
         low, high = chart.axis["ylim"]
         assert all(low < 100 * (s.row.accuracy or 0) < high for s in summaries)
 
@@ -134,15 +128,12 @@ def test_trained_attacks_have_their_learning_curve(make_bench: Make) -> None:
     )
     run = replace(summary.runs[0], attacks=attacks)
     chart = figures.make_learning_curve([replace(summary, runs=(run,))], looks)
-    assert chart is not None
     (series,) = chart.series
     assert series.name == f"{summary.label}, decoder"
     assert series.points[0] == (1, pytest.approx(0.3), None, None, (0.2, 0.4), "")
     assert series.points[1][:2] == (2, 0.2)
-    assert (
-        figures.make_learning_curve([replace(summary, runs=(replace(run, attacks=()),))], looks)
-        is None
-    )
+    bare = replace(run, attacks=())
+    assert not figures.make_learning_curve([replace(summary, runs=(bare,))], looks).series
 
 
 def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
@@ -151,7 +142,7 @@ def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
     looks = figures.choose_looks(summaries)
     chart = figures.make_curve(summaries, looks, figures.CURVES["spread"])
     assert marks(chart) == {"burn-in ends": 33}
-    assert chart is not None and chart.axis["yscale"] == "log"
+    assert chart.axis["yscale"] == "log"
     events = tuple(
         RoundEvent(round=n, r_hat=1.0 + n, within_class_spread=s)
         for n, s in enumerate((0.0, 0.5, 0.25))
@@ -163,7 +154,6 @@ def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
         "none": [(1, 0.5), (2, 0.25)]
     }
     chart = figures.make_curve(few, looks, figures.CURVES["r-hat"])
-    assert chart is not None
     (first, *_) = chart.series[0].points
     assert first == (0, 2.5, None, None, (1.0, 4.0), "")
     assert figures.MAX_R_HAT in marks(chart).values()
@@ -172,10 +162,10 @@ def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
 def test_nothing_to_draw() -> None:
     """No numbers, no chart."""
     empty = [cell("v", 0.9, None)]
-    assert figures.make_bits_trade_off(empty) is None
     looks = figures.choose_looks(empty)
-    assert all(figures.make_curve(empty, looks, curve) is None for curve in figures.CURVES.values())
-    assert figures.make_reliability(empty, looks) is None
+    charts = [figures.make_curve(empty, looks, curve) for curve in figures.CURVES.values()]
+    charts += [figures.make_bits_trade_off(empty), figures.make_reliability(empty, looks)]
+    assert not any(chart.series for chart in charts)
 
 
 def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
@@ -185,7 +175,6 @@ def test_empty_bins_are_left_out(outcome: Callable[..., RunResult]) -> None:
     run = FinishedRun(Settings(), (), result, (), {}, {})
     chart = figures.make_reliability([replace(cell("v", 0.9, 1.0), runs=(run,))],
                                      {"v": choose_look(3)})  # fmt: skip
-    assert chart is not None
     average, point, _ = chart.series
     assert (average.name, average.points) == (
         "v, last model (no samples kept)",

@@ -56,7 +56,7 @@ def text_of(folder: Path) -> str:
     """Return the page without figures, which take long."""
     book = read_book(folder)
     strips = make_strips(book.summaries)
-    return render_page(book, find_verdict(book.summaries), [], svgs={}, strips=strips)
+    return render_page(book, find_verdict(book.summaries), {}, strips)
 
 
 def page_of(folder: Path) -> Page:
