@@ -70,11 +70,10 @@ from sims.report.matched_table import (
     Comparison,
     format_gaps,
     format_match,
-    make_anchor_lines,
     open_comparison,
     tabulate_matches,
 )
-from sims.report.table import format_estimate, format_markdown, make_table
+from sims.report.table import format_estimate, format_markdown, list_anchors, make_table, tabulate
 from sims.results.columns import BITS, Column, find_columns
 from sims.results.intervals import estimate
 from sims.results.matched_accuracy import Matches, average_curves, match_curves
@@ -352,9 +351,8 @@ def draw_rows(
         parsed = [BenchRow.model_validate(row) for key in keys for row in groups[key]]
         before, after = [""] * (len(label) - 1), [""] * len(compared)
         plain = [column._replace(key=column.key.rpartition(".")[2]) for column in shown]
-        lines += [
-            [name, *before, *cells, *after] for name, *cells in make_anchor_lines(parsed, plain)
-        ]
+        found = tabulate(file, ["variant"], plain, list_anchors(parsed))
+        lines += [[name, *before, *cells, *after] for name, *cells in found.rows]
     head = [*(heads or label), *(column.head for _, column in spread)]
     head += [f"{column.head}: difference" for column in compared]
     return format_markdown(make_table(file, head, lines, words=len(label)))
@@ -506,7 +504,7 @@ def draw_beside(
         gaps = format_gaps(matches[name], matches[against], compared)[:-1]
         cells = format_match(matches[name], bench, shown)
         lines.append([bench.titles[name], *cells, *(nothing if name == against else gaps)])
-    lines += [[*line, *nothing] for line in make_anchor_lines(bench.rows, shown)]
+    anchors = tabulate("", ["variant"], shown, list_anchors(bench.rows))
+    lines += [[*line, *nothing] for line in anchors.rows]
     heads = [f"{column.head}: to {bench.titles[against]}" for column in compared]
-    head = ["variant", *(column.head for column in shown), *heads]
-    return format_markdown(make_table("", head, lines))
+    return format_markdown(make_table("", [*anchors.head, *heads], lines))

@@ -19,6 +19,7 @@ from sims.report.table import (
     join_numbers,
     list_anchors,
     make_table,
+    tabulate,
 )
 from sims.results.bench_rows import (
     common_attacks,
@@ -180,8 +181,8 @@ def tabulate_matches(
     """
     names = [variant for variant in matches if variant in (only or matches)]
     lines = [[bench.titles[part], *format_match(matches[part], bench, columns)] for part in names]
-    head = ("variant", *(column.head for column in columns))
-    tables = [make_table(name, head, [*lines, *make_anchor_lines(bench.rows, columns)])]
+    anchors = tabulate(name, ["variant"], columns, list_anchors(bench.rows))
+    tables = [make_table(name, anchors.head, [*lines, *anchors.rows])]
     if bench.against is not None:
         compared = [column for column in columns if column in COMPARED]
         lines = [
@@ -220,14 +221,6 @@ def format_match(matches: Matches, bench: Comparison, columns: Sequence[Column])
     if often < MOSTLY * samples:
         note += f" (in {often} of {samples} samples of images)"
     return list((cells | {BITS.key: f"{sign}{cells[BITS.key]}{note}"}).values())
-
-
-def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> list[list[str]]:
-    """Return the lines of attackers without any message: with the label, or with nothing."""
-    return [
-        [*anchor.texts, *(format_estimate(c, anchor.measure(c)) for c in columns)]
-        for anchor in list_anchors(rows)
-    ]
 
 
 def format_gaps(ours: Matches, reference: Matches, columns: Sequence[Column]) -> list[str]:
