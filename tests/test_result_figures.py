@@ -25,7 +25,7 @@ def result_figures() -> ModuleType:
 def test_figures_show_their_rows(result_figures: ModuleType) -> None:
     """A figure that was not drawn again after its rows changed says other points."""
     for name, file in result_figures.FIGURES.items():
-        digest = result_figures.digest_points(result_figures.list_sweeps(file))
+        digest = result_figures.digest_points(result_figures.make_chart(file))
         for part in result_figures.CHARTS:
             svg = (DOCS / "figures" / f"{name}-{part}.svg").read_text()
             assert f"<!-- points {digest} -->" in svg, "run docs/extensions/result_figures.py"
@@ -33,12 +33,12 @@ def test_figures_show_their_rows(result_figures: ModuleType) -> None:
 
 def test_a_point_that_moves_changes_the_digest(result_figures: ModuleType) -> None:
     """By more than the last digit that a figure shows."""
-    sweeps = result_figures.list_sweeps("frontier-faces.json")
-    name, (series, is_undefended) = next(iter(sweeps.items()))
-    first, *others = series.points
-    points = [first._replace(x=first.x + 0.01), *others]
-    moved = sweeps | {name: (series._replace(points=points), is_undefended)}
-    assert result_figures.digest_points(moved) != result_figures.digest_points(sweeps)
+    chart = result_figures.make_chart("frontier-faces.json")
+    series, *others = chart.series
+    first, *points = series.points
+    moved = series._replace(points=[first._replace(x=first.x + 0.01), *points])
+    changed = chart._replace(series=[moved, *others])
+    assert result_figures.digest_points(changed) != result_figures.digest_points(chart)
 
 
 def test_each_variant_has_its_own_look(result_figures: ModuleType) -> None:
@@ -52,10 +52,11 @@ def test_each_variant_has_its_own_look(result_figures: ModuleType) -> None:
 
 def test_a_chart_names_what_it_draws(result_figures: ModuleType) -> None:
     """Legends list their own chart's variants in the colours of its lines, on the same axes."""
-    sweeps = result_figures.list_sweeps("frontier-faces.json")
-    limits = set()
-    for part, chart in result_figures.make_charts(sweeps, 1.58).items():
-        variants = [name for name in result_figures.CHARTS[part] if name in sweeps]
+    whole = result_figures.make_chart("frontier-faces.json")
+    drawn, limits = {series.name for series in whole.series}, set()
+    for part, chart in result_figures.split_chart(whole).items():
+        names = result_figures.NAMES
+        variants = [name for name in result_figures.CHARTS[part] if names[name] in drawn]
         figure = draw_chart(chart)
         (legend,), (axes,) = figure.legends, figure.axes
         assert len(variants) > 4

@@ -6,16 +6,13 @@ the undefended net in both. A variant has one colour and one marker in all chart
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from result_rows import compare_variants
 
-from sims.report.chart import INK, Chart, Mark, Point, Series, write_chart
-from sims.report.figures import Sweep, make_accuracy_chart, place_point
-from sims.results.columns import ACCURACY, BITS, POSITIONS, Column
-from sims.results.intervals import Estimate, estimate_samples
-from sims.results.records import BenchRow
+from sims.report.chart import INK, Chart, write_chart
+from sims.report.figures import make_bits_trade_off
+from sims.report.summary import Summary
 
 FOLDER = Path(__file__).parents[1] / "figures"
 FIGURES = {
@@ -58,57 +55,39 @@ NAMES = {
 }
 
 
-def list_sweeps(file: str) -> dict[str, Sweep]:
-    """Return the drawn variants, each with its points by rising strength and 95 % intervals."""
+def make_chart(file: str) -> Chart:
+    """Return the chart of all variants, each with its points by rising strength."""
     bench = compare_variants(file)
-    groups: dict[tuple[str, float], list[int]] = {}
-    for number, row in enumerate(bench.rows):
-        if row.variant in LOOKS:
-            groups.setdefault((row.variant, row.strength or 0.0), []).append(number)
-
-    def mean(numbers: Sequence[int], column: Column) -> Estimate:
-        return estimate_samples(bench.measured[:, numbers, POSITIONS[column.key]])
-
-    points: dict[str, list[Point]] = {}
-    for (variant, strength), numbers in sorted(groups.items()):
-        name = f"{NAMES[variant]}, {strength:g}"
-        point = place_point(name, BITS, mean(numbers, BITS), mean(numbers, ACCURACY))
-        if point is not None:
-            points.setdefault(variant, []).append(point)
-    undefended = {row.variant for row in bench.rows if row.undefended}
-    sweeps = {}
-    for variant, placed in points.items():
-        look = dict(zip(("color", "marker", "linestyle"), LOOKS[variant], strict=True))
-        series = Series(NAMES[variant], look, placed, "marks")
-        sweeps[variant] = Sweep(series, variant in undefended)
-    return sweeps
+    rows = [row.model_copy(update={"title": NAMES.get(row.variant)}) for row in bench.rows]
+    groups: dict[tuple[str, float | None], list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row.point, []).append(number)
+    summaries = [
+        Summary(variant, [rows[number] for number in numbers], (), bench.measured[:, numbers])
+        for (variant, _), numbers in groups.items()
+    ]
+    style = ("color", "marker", "linestyle")
+    looks = {name: dict(zip(style, look, strict=True)) for name, look in LOOKS.items()}
+    return make_bits_trade_off(summaries, looks)
 
 
-def find_cap(rows: Sequence[BenchRow]) -> float:
-    """Return the most bits beyond the label that there are."""
-    return max(row.bits_cap for row in rows if row.bits_cap is not None)
+def split_chart(chart: Chart) -> dict[str, Chart]:
+    """Return the charts of losses and of rivals, on the axes of all."""
+    parts = {}
+    for part, variants in CHARTS.items():
+        names = [NAMES[variant] for variant in variants]
+        series = [one for name in names for one in chart.series if one.name == name]
+        colours = {LOOKS[variant][0] for variant in variants}
+        notes = [note for note in chart.notes if note.colour in colours]
+        parts[part] = chart._replace(series=series, notes=notes)
+    return parts
 
 
-def make_charts(sweeps: Mapping[str, Sweep], cap: float) -> dict[str, Chart]:
-    """Return the charts by name; up and left is better."""
-    marks = [Mark(0.0, "label only", "--"), Mark(cap, "all of it", ":")]
-    label = "bits beyond the label that leak (less is better)"
-    axis = {"xlabel": label, "xlim": (-0.06 * cap, 1.04 * cap)}
-    shown = {
-        name: [sweeps[variant].series for variant in variants if variant in sweeps]
-        for name, variants in CHARTS.items()
-    }
-    return {
-        name: make_accuracy_chart(series, sweeps.values(), marks, axis)
-        for name, series in shown.items()
-    }
-
-
-def digest_points(sweeps: Mapping[str, Sweep]) -> str:
+def digest_points(chart: Chart) -> str:
     """Return what changes with what is drawn, and with nothing else."""
     numbers = (
-        (variant, series.look, p.x, p.y, p.x_half, p.y_half)
-        for variant, (series, _) in sweeps.items()
+        (series.name, series.look, p.x, p.y, p.x_half, p.y_half)
+        for series in chart.series
         for p in series.points
     )
     lines = (
@@ -121,12 +100,11 @@ def digest_points(sweeps: Mapping[str, Sweep]) -> str:
 def write_figures(folder: Path) -> None:
     """Draw every figure into a folder; each says what points it shows."""
     for name, file in FIGURES.items():
-        sweeps = list_sweeps(file)
-        charts = make_charts(sweeps, find_cap(compare_variants(file).rows))
-        for part, chart in charts.items():
-            write_chart(chart, folder, f"{name}-{part}")
+        chart = make_chart(file)
+        for part, drawing in split_chart(chart).items():
+            write_chart(drawing, folder, f"{name}-{part}")
             with (folder / f"{name}-{part}.svg").open("a") as svg:
-                svg.write(f"<!-- points {digest_points(sweeps)} -->\n")
+                svg.write(f"<!-- points {digest_points(chart)} -->\n")
 
 
 if __name__ == "__main__":

@@ -41,16 +41,16 @@ def choose_looks(summaries: Sequence[Summary]) -> Looks:
     return {variant: choose_look(number) for number, variant in enumerate(variants)}
 
 
-def make_bits_trade_off(summaries: Sequence[Summary]) -> Chart:
+def make_bits_trade_off(summaries: Sequence[Summary], looks: Looks) -> Chart:
     """Chart accuracy (percent) against bits beyond the label; up and left is better."""
     caps = [s.row.bits_cap for s in summaries if s.row.bits_cap is not None]
     marks = [Mark(0.0, "label only", "--")]
     marks += [Mark(max(caps), "all of it")] if caps else []
     label = "bits beyond the label that leak (less is better)"
-    return make_trade_off(summaries, BITS, label, marks)
+    return make_trade_off(summaries, looks, BITS, label=label, marks=marks)
 
 
-def make_mse_trade_off(summaries: Sequence[Summary]) -> Chart:
+def make_mse_trade_off(summaries: Sequence[Summary], looks: Looks) -> Chart:
     """Chart accuracy (percent) against the worst attack's MSE; up and right is better."""
     rows = [row for s in summaries for row in s.rows]
     guesses = (("label only", "--", ORACLE_MSE.key), ("mean image", ":", "mean-mse"))
@@ -60,80 +60,67 @@ def make_mse_trade_off(summaries: Sequence[Summary]) -> Chart:
         if (mean := estimate(row.measure(key) for row in rows).mean) is not None
     ]
     label = "MSE of the worst attack that all met (more is better)"
-    return make_trade_off(summaries, MSE, label, marks)
-
-
-class Sweep(NamedTuple):
-    """The strengths of one variant in a trade-off."""
-
-    series: Series
-    is_undefended: bool
+    return make_trade_off(summaries, looks, MSE, label=label, marks=marks)
 
 
 def make_trade_off(
-    summaries: Sequence[Summary], column: Column, label: str, marks: Sequence[Mark]
+    summaries: Sequence[Summary],
+    looks: Looks,
+    column: Column,
+    *,
+    label: str,
+    marks: Sequence[Mark],
 ) -> Chart:
-    """Chart accuracy against a measure, with 95 % intervals; strengths of a variant are joined."""
-    looks, sweeps = choose_looks(summaries), list[Sweep]()
+    """Chart accuracy against a measure, with 95 % intervals; strengths of a variant are joined.
+
+    Points far less accurate than the undefended would press all others into a line: they are left
+    out, and an arrow tells where and how far below they are.
+    """
+    all_series, undefended = list[Series](), list[Point]()
     for variant, look in looks.items():
         of_variant = [s for s in summaries if s.variant == variant]
-        ordered = sorted(of_variant, key=lambda summary: summary.row.strength or 0.0)
-        placed = (
-            place_point(s.label, column, s.measure(column), s.measure(ACCURACY)) for s in ordered
-        )
+        of_variant.sort(key=lambda summary: summary.row.strength or 0.0)
+        placed = [
+            place_point(s.label, column, s.measure(column), s.measure(ACCURACY)) for s in of_variant
+        ]
         if points := [point for point in placed if point is not None]:
-            row = ordered[0].row
-            sweeps.append(Sweep(Series(row.name, look, points, "marks"), row.undefended))
-    if not sweeps:
+            row = of_variant[0].row
+            all_series.append(Series(row.name, look, points, "marks"))
+            undefended += points if row.undefended else []
+    points = [point for series in all_series for point in series.points]
+    if not points:
         return Chart([], {})
-    axis: dict[str, Any] = {"xlabel": label}
+    low = min(point.y - (point.y_half or 0.0) for point in points)
+    high = max(point.y + (point.y_half or 0.0) for point in points)
+    margin = 0.15 * (high - low) or 1.0
+    bottom, top = low - margin, min(high + margin, 100 + 0.02 * (100 - low + margin))
+    floor = max((point.y for point in undefended), default=-math.inf) - MAX_DROP
+    if min(point.y for point in points) <= floor:
+        bottom, top = floor, max(point.y for point in points) + MAX_DROP / 6
+    axis: dict[str, Any] = {"xlabel": label, "ylabel": "test accuracy, %", "ylim": (bottom, top)}
     if column != MSE:  # a line at 0 and its name are in view
-        xs = [p.x + (p.x_half or 0.0) for sweep in sweeps for p in sweep.series.points]
+        xs = [point.x + (point.x_half or 0.0) for point in points]
         right = 1.06 * max(*xs, *(mark.at for mark in marks), 1e-9)
         axis["xlim"] = (-0.06 * right, right)
-    return make_accuracy_chart([sweep.series for sweep in sweeps], sweeps, marks, axis)
+    notes = [
+        Note(f"↓ {point.y:.0f} %", point.x, series.look["color"])
+        for series in all_series
+        for point in series.points
+        if point.y <= floor
+    ]
+    return Chart(all_series, axis, marks, notes)
 
 
 def place_point(name: str, column: Column, x: Estimate, y: Estimate) -> Point | None:
     """Return a measure and its accuracy in percent; None where one of them is unknown."""
     if x.mean is None or y.mean is None:
         return None
-
     x_half, y_half = (
         None if value.half is None else part.scale * value.half
         for part, value in ((column, x), (ACCURACY, y))
     )
     means = column.scale * x.mean, ACCURACY.scale * y.mean
     return Point(*means, x_half, y_half, name=name)
-
-
-def make_accuracy_chart(
-    series: Sequence[Series],
-    sweeps: Iterable[Sweep],
-    marks: Sequence[Mark],
-    axis: Mapping[str, Any],
-) -> Chart:
-    """Return a chart of accuracy; `sweeps` are those of all charts whose axes are the same.
-
-    Points far less accurate than the undefended would press all others into a line: they are left
-    out, and an arrow tells where and how far below they are.
-    """
-    points = [(sweep, point) for sweep in sweeps for point in sweep.series.points]
-    low = min(point.y - (point.y_half or 0.0) for _, point in points)
-    high = max(point.y + (point.y_half or 0.0) for _, point in points)
-    margin = 0.15 * (high - low) or 1.0
-    bottom, top = low - margin, min(high + margin, 100 + 0.02 * (100 - low + margin))
-    floor = max((p.y for c, p in points if c.is_undefended), default=-math.inf) - MAX_DROP
-    if min(point.y for _, point in points) <= floor:
-        bottom, top = floor, max(point.y for _, point in points) + MAX_DROP / 6
-    notes = [
-        Note(f"↓ {point.y:.0f} %", point.x, part.look["color"])
-        for part in series
-        for point in part.points
-        if point.y <= floor
-    ]
-    limits = {"ylabel": "test accuracy, %", "ylim": (bottom, top)}
-    return Chart(series, {**axis, **limits}, marks, notes)
 
 
 class Curve(NamedTuple):

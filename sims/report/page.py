@@ -98,8 +98,8 @@ def make_charts(verdict: Verdict) -> dict[str, chart.Chart]:
     looks = figures.choose_looks(summaries)
     shown = summaries if len(summaries) <= MAX_CURVES else featured
     charts = {
-        "bits": figures.make_bits_trade_off(summaries),
-        "mse": figures.make_mse_trade_off(summaries),
+        "bits": figures.make_bits_trade_off(summaries, looks),
+        "mse": figures.make_mse_trade_off(summaries, looks),
         **{name: figures.make_curve(shown, looks, c) for name, c in figures.CURVES.items()},
         "learning": figures.make_learning_curve(shown, looks),
         "reliability": figures.make_reliability(featured, looks),

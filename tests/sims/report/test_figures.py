@@ -24,8 +24,14 @@ from sims.results.records import (
 from tests.sims.report.made import cell
 
 Make = Callable[..., Path]
+TradeOff = Callable[[Sequence[Summary], figures.Looks], Chart]
 NO_ENDS = (None, None, None, "")
 """Of a point without intervals and without a name."""
+
+
+def trade_off(make: TradeOff, summaries: Sequence[Summary]) -> Chart:
+    """Return a chart of accuracy against a measure."""
+    return make(summaries, figures.choose_looks(summaries))
 
 
 def points(chart: Chart) -> dict[str, list[tuple[float, float]]]:
@@ -46,11 +52,11 @@ def marks(chart: Chart) -> dict[str, float]:
 )
 def test_marks_and_points(
     make_bench: Make,
-    make: Callable[[Sequence[Summary]], Chart],
+    make: TradeOff,
     wanted: dict[str, float],
 ) -> None:
     """What needs no attack is a named line; each variant is at its numbers, 0 bits are in view."""
-    chart = make(read_book(make_bench()).summaries)
+    chart = trade_off(make, read_book(make_bench()).summaries)
     assert marks(chart) == pytest.approx(wanted)
     placed = np.array([place for (place,) in points(chart).values()])
     np.testing.assert_allclose(placed[:, 1], [95.1, 94.8, 96.2])
@@ -76,16 +82,16 @@ def test_intervals_are_those_of_the_measures() -> None:
 
 def test_only_who_was_attacked_is_drawn() -> None:
     """One cell with a trained attack is enough, and the others are left out; none is no chart."""
-    assert not figures.make_mse_trade_off([cell("none", 0.9, 2.0)]).series
+    assert not trade_off(figures.make_mse_trade_off, [cell("none", 0.9, 2.0)]).series
     attacked = cell("cluster", 0.948, 0.2, attack=CellAttack(attack="decoder", mse=0.04))
-    chart = figures.make_mse_trade_off([cell("none", 0.951, 4.46), attacked])
+    chart = trade_off(figures.make_mse_trade_off, [cell("none", 0.951, 4.46), attacked])
     assert points(chart) == {"cluster": [pytest.approx((0.04, 94.8))]}
 
 
 @pytest.mark.parametrize("accuracy", [1.0, 0.98, 0.5])
 def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
     """Hardly more than 100 % is in view, and the point is."""
-    chart = figures.make_bits_trade_off([cell("none", accuracy, 5.0)])
+    chart = trade_off(figures.make_bits_trade_off, [cell("none", accuracy, 5.0)])
     low, high = chart.axis["ylim"]
     assert low < 100 * accuracy < high < 100.1
 
@@ -93,7 +99,7 @@ def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
 def test_strengths_are_joined_in_their_order() -> None:
     """Not in the order in which they are listed; each point has its own name."""
     swept = [cell("v", 1 - n / 10, 5 - n, label=f"v, {n}", strength=n) for n in (1.0, 0.3, 3.0)]
-    chart = figures.make_bits_trade_off(swept)
+    chart = trade_off(figures.make_bits_trade_off, swept)
     (series,) = chart.series
     np.testing.assert_allclose(
         [point[:2] for point in series.points], [(4.7, 97), (4, 90), (2, 70)]
@@ -108,11 +114,11 @@ def test_strengths_are_joined_in_their_order() -> None:
 def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
     """It is named at the foot, with its accuracy; without an undefended net all are drawn."""
     bare, near, far = cell("none", 0.9, 0.5), cell("a", 0.85, 2.0), cell("b", 0.3, 1.0)
-    chart = figures.make_bits_trade_off([bare, near, far])
+    chart = trade_off(figures.make_bits_trade_off, [bare, near, far])
     assert chart.axis["ylim"] == pytest.approx((78, 92))
     assert [(note.text, note.x) for note in chart.notes] == [("↓ 30 %", 1.0)]
     for summaries in ([bare, near], [near, far]):
-        chart = figures.make_bits_trade_off(summaries)
+        chart = trade_off(figures.make_bits_trade_off, summaries)
         assert not chart.notes
         low, high = chart.axis["ylim"]
         assert all(low < 100 * (s.row.accuracy or 0) < high for s in summaries)
@@ -164,7 +170,10 @@ def test_nothing_to_draw() -> None:
     empty = [cell("v", 0.9, None)]
     looks = figures.choose_looks(empty)
     charts = [figures.make_curve(empty, looks, curve) for curve in figures.CURVES.values()]
-    charts += [figures.make_bits_trade_off(empty), figures.make_reliability(empty, looks)]
+    charts += [
+        trade_off(figures.make_bits_trade_off, empty),
+        figures.make_reliability(empty, looks),
+    ]
     assert not any(chart.series for chart in charts)
 
 
