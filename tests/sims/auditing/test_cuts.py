@@ -160,7 +160,8 @@ def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture
     torch.export.save(program, tmp_path / "net.pt2")
     words = ["--images", "20", "--attack", "none", "--at", "0"]
     assert main(["cuts", str(tmp_path / "net.pt2"), "--data", "digits", *words]) == 0
-    assert "Cut at 0" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "Cut at 0" in text and "exact bits" in text and "unseen images" not in text
 
 
 @pytest.mark.parametrize(
