@@ -19,6 +19,7 @@ from sims.engines.simulate import simulate
 ROOT = Path(__file__).parents[2]
 ONE_BY_ONE = {"local.at-once": 1}
 """So that this process gives the bits of Ray's."""
+MODULES = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
 MARK = "FEDCEL_TEST_CLUSTER"
 """In the environment of the cluster's processes alone: the file that shows that they worked."""
 
@@ -30,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     ray = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
-    extra = {"PYTHONPATH": str(ROOT), MARK: str(tmp_path / "mark"), "RAY_USAGE_STATS_ENABLED": "0"}
+    extra = {"PYTHONPATH": MODULES, MARK: str(tmp_path / "mark"), "RAY_USAGE_STATS_ENABLED": "0"}
     with TemporaryDirectory(dir="/tmp") as short:  # a socket's path has 107 characters at most
         own = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--temp-dir", short]
         node = subprocess.Popen(
@@ -58,7 +59,7 @@ def reached(port: int, node: subprocess.Popen[bytes]) -> None:
 def start_second_node(address: str) -> subprocess.Popen[bytes]:
     """Start another node of the cluster, as a second machine would."""
     ray = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--block"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, "PYTHONPATH": MODULES, "RAY_USAGE_STATS_ENABLED": "0"}
     return subprocess.Popen(
         [*ray, "--num-cpus=2"],
         cwd=ROOT,
