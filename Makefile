@@ -79,7 +79,7 @@ test-all: check pages .venv/models
 	$(PYTEST) --numprocesses 3 $(CHECK_CALLS)
 
 # Training on the oldest Flower and Ray that are allowed: simulations, strategies, a deployment.
-OLDEST := $(shell sed -nE 's/.*"(flwr|ray)(\[simulation\])?>=([0-9.]+)".*/\1==\3/p' pyproject.toml | sort -u)
+OLDEST = $(shell sed -nE 's/.*"(flwr|ray)(\[simulation\])?>=([0-9.]+)".*/\1==\3/p' pyproject.toml | sort -u)
 test-oldest: .venv/ready
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/oldest $(OLDEST)
 	PYTHONPATH=$(CURDIR)/build/oldest $(PYTEST) --numprocesses 2 tests/sims/engines tests/strategies \
