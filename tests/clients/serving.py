@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +33,8 @@ from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
 from sims.commands.listening import Endpoint
-from sims.commands.web_server import configure_server, run_service
+from sims.commands.main import main
+from sims.commands.web_server import configure_server
 from tests.fedcel.privacy.ledger.ledger_processes import forked
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
@@ -185,15 +186,15 @@ def running(
     assert not thread.is_alive(), "the service did not drain"
 
 
-class ForkedWorker:
-    """A worker's process, as `subprocess.Popen` describes one."""
+class ForkedProcess:
+    """A forked process, as `subprocess.Popen` describes one."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._status = pid, None
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.pid, self._status = forked(work), None
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self._pid, number)
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -201,7 +202,7 @@ class ForkedWorker:
     def poll(self) -> int | None:
         """Return its exit status; None while it runs."""
         if self._status is None:
-            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if ended else None
         return self._status
 
@@ -214,7 +215,7 @@ class ForkedWorker:
         return status
 
 
-def fork_worker(connection: socket.socket) -> ForkedWorker:
+def fork_worker(connection: socket.socket) -> ForkedProcess:
     """Start a worker's process as `start_process` does, with all modules loaded already."""
 
     def answer() -> None:
@@ -225,14 +226,20 @@ def fork_worker(connection: socket.socket) -> ForkedWorker:
         sys.argv[1:] = [str(kept)]
         worker.main()
 
-    return ForkedWorker(forked(answer))
+    return ForkedProcess(answer)
 
 
-def child(run: Path, ledger: Path, port: int, log: Path) -> None:
-    """Serve a run on disk in this process until it is told to end, as `fedcel serve` does."""
-    with log.open("a") as file:
-        os.dup2(file.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    worker.start_process = fork_worker  # type: ignore[assignment]
-    endpoint = Endpoint("127.0.0.1", port, None, None, False)
-    run_service(run, ledger, endpoint, Limits(rate=1e6), allow_chance=True)
+def fork_service(
+    words: Sequence[object], log: Path, environment: Mapping[str, str]
+) -> ForkedProcess:
+    """Start `fedcel serve` with these words as it starts itself, all modules loaded already."""
+
+    def serve() -> None:
+        with log.open("a") as file:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(file.fileno(), stream.fileno())
+        os.environ.update(environment)
+        worker.start_process = fork_worker  # type: ignore[assignment]
+        os._exit(main(["serve", *map(str, words)]))
+
+    return ForkedProcess(serve)

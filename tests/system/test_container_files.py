@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -27,6 +28,7 @@ from sims.commands.main import app
 from sims.commands.serve import VARIABLES
 from tests.clients.serving import running
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
+from tests.system.services import Process, serving_forked
 from tests.system.slow_connections import HALF_HANDSHAKE
 
 ROOT = Path(__file__).parents[2]
@@ -109,39 +111,26 @@ def test_the_service_of_the_container_answers_and_is_watched(
     keys = variables[f"{VARIABLES}_KEYS"]
     issued = operator.issue_key(ledger, "phone", None, None, keys=Path(keys))
     (key,) = re.findall(r"key: (\S+)", issued)
-    with subprocess.Popen(
-        [sys.executable, "-m", "sims", "serve", str(folder)],
-        cwd=ROOT, env={**os.environ, **variables}, text=True,
-        stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"),
-    ) as service:  # fmt: skip
-        try:
-            assert service.stdout
-            said = [service.stdout.readline() for _ in range(3)][-1]
-            assert said.startswith("serving "), (tmp_path / "log").read_text()
-            url = said.split()[-1]
-            probed = {**os.environ, "FEDCEL_HEALTH": f"{url}/healthz"}
-            assert (
-                subprocess.run([sys.executable, FOLDER / "health.py"], env=probed).returncode == 0
-            )
-            x, y = run_folder.read_run(folder).splits.test
-            owner = ImageOwner(x[:60], y[:60], state=tmp_path / "device")
-            with SplitClient(url, key, owner, verify=pki / "ca.crt") as client:
-                first, again = client.ask(x[0]), client.ask(x[0])
-                assert first.is_fresh and not again.is_fresh
-                assert first.remaining_epsilon == again.remaining_epsilon == 97  # of 100
-            with SplitClient(url, key, owner, verify=pki / "ca.crt") as client:
-                after = client.ask(x[0])  # the device's state makes it the same message
-                assert after.values.tolist() == first.values.tolist() and not after.is_fresh
-            with pytest.raises(ServiceError, match="not trusted"):
-                SplitClient(url, key, owner)
-            (container,) = describe_pod()["containers"]
-            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                path = container[probe]["httpGet"]["path"]
-                assert httpx.get(f"{url}{path}", verify=False).status_code == 200
-            text = httpx.get(f"{url}/metrics", verify=False).text
-            end_beside_silent_connections(service, httpx.URL(url).port or 0, pki / "ca.crt")
-        finally:
-            service.kill()
+    with serving_forked(tmp_path / "log", folder, environment=variables) as service:
+        probed = {**os.environ, "FEDCEL_HEALTH": f"{service.url}/healthz"}
+        assert subprocess.run([sys.executable, FOLDER / "health.py"], env=probed).returncode == 0
+        x, y = run_folder.read_run(folder).splits.test
+        owner = ImageOwner(x[:60], y[:60], state=tmp_path / "device")
+        with SplitClient(service.url, key, owner, verify=pki / "ca.crt") as client:
+            first, again = client.ask(x[0]), client.ask(x[0])
+            assert first.is_fresh and not again.is_fresh
+            assert first.remaining_epsilon == again.remaining_epsilon == 97  # of 100
+        with SplitClient(service.url, key, owner, verify=pki / "ca.crt") as client:
+            after = client.ask(x[0])  # the device's state makes it the same message
+            assert after.values.tolist() == first.values.tolist() and not after.is_fresh
+        with pytest.raises(ServiceError, match="not trusted"):
+            SplitClient(service.url, key, owner)
+        (container,) = describe_pod()["containers"]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            path = container[probe]["httpGet"]["path"]
+            assert httpx.get(f"{service.url}{path}", verify=False).status_code == 200
+        text = httpx.get(f"{service.url}/metrics", verify=False).text
+        end_beside_silent_connections(service, pki / "ca.crt")
     log = (tmp_path / "log").read_text()
     assert key[-43:] not in log and '"drained"' in log
     assert "all balances and links are right" in operator.verify_ledger(ledger)
@@ -149,17 +138,16 @@ def test_the_service_of_the_container_answers_and_is_watched(
     assert find_metrics(list_panels()) - exposed <= {"fedcel_refusals_total"}  # none was refused
 
 
-def end_beside_silent_connections(
-    service: "subprocess.Popen[str]", port: int, authority: Path
-) -> None:
+def end_beside_silent_connections(service: Process, authority: Path) -> None:
     """End a service that waits neither for a half handshake nor for a client that says nothing."""
     trusting = ssl.create_default_context(cafile=authority)
-    half_shaken, silent = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+    place = ("127.0.0.1", httpx.URL(service.url).port or 0)
+    half_shaken, silent = (socket.create_connection(place) for _ in range(2))
     with half_shaken, trusting.wrap_socket(silent, server_hostname="127.0.0.1"):
         half_shaken.sendall(HALF_HANDSHAKE)
         start = time.monotonic()
-        service.terminate()
-        assert service.wait(30) == 0
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(30) == 0
         assert time.monotonic() - start < 15
 
 

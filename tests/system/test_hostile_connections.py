@@ -15,7 +15,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from tests.system.services import Process, serving
+from tests.system.services import Process, serving_forked
 
 TRAFFIC = 16 * 2**20
 SECONDS = 2.0
@@ -35,7 +35,9 @@ class Flood(NamedTuple):
 
 @pytest.fixture(scope="module")
 def service(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    with serving(folder, tmp_path_factory.mktemp("ledger") / "ledger.db") as process:
+    place = tmp_path_factory.mktemp("ledger")
+    words = (folder, "--ledger", place / "ledger.db", "--port", "0", "--allow-chance")
+    with serving_forked(place / "log", *words) as process:
         with httpx.Client(base_url=process.url, timeout=60) as client:
             for _ in range(200):
                 client.get("/healthz")
