@@ -4,20 +4,26 @@ This file is the program, too: none of the modules beside it can be taken for an
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 MARK = "\n== the next command\n"
-PYTEST = "pytest"
-"""First word of a command that runs tests in the same process."""
 
 
 def run_in_turn(
     folder: Path, *commands: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
-    """Run commands in a folder, in another process; returns what each printed."""
+    """Run commands in a folder, in another process; returns what each printed.
+
+    A service, whose last word is its port, is ended once it is ready.
+    """
     done = subprocess.run(
         [sys.executable, __file__, json.dumps(commands)],
         cwd=folder,
@@ -30,14 +36,21 @@ def run_in_turn(
     return done.stdout.split(MARK)[1:]
 
 
+def end_once_ready(port: str) -> None:
+    from urllib.request import urlopen
+
+    while True:
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60):
+            break  # any other status than 200 is an error
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
     from sims.commands.main import main
 
     for words in json.loads(sys.argv[1]):
         print(MARK, end="", flush=True)
-        if words[0] == PYTEST:
-            import pytest
-
-            assert pytest.main(words[1:]) == 0
-        else:
-            assert main(words) == 0, words
+        if words[0] == "serve":
+            Thread(target=end_once_ready, args=words[-1:], daemon=True).start()
+        assert main(words) == 0, words

@@ -5,16 +5,15 @@ The terminal has ASCII alone: dashes and plus-minus must become signs of ASCII.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 from sims.commands.main import GROUPS
 from tests.sims.small import QUICK
+from tests.system.federation import find_port
 from tests.system.in_turn import run_in_turn
 from tests.system.services import stored
 
@@ -80,43 +79,29 @@ def test_every_command_finds_its_own_modules(folder: Path) -> None:
     run_all(folder, *([name, "--help"] for name in names))
 
 
-def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
-    """In a process of a bench; then all that work on a run, and the report by the module.
+def test_a_run_is_trained_attacked_reported_and_a_service_answers(folder: Path) -> None:
+    """In a process of a bench; then all that work on a run, and a service.
 
-    `python -m sims` puts the working folder in front, and fedcel behind.
+    The service's process of the ledger is another interpreter. `python -m sims` puts the working
+    folder in front, and fedcel behind.
     """
+    stored(folder / "served", **{"net.noise": 2.0})
     bench = ["bench", "own.toml", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0"]
     cell = "bench/runs/own-0"
-    benched, audited, *_ = run_all(
+    benched, audited, *_, served = run_all(
         folder,
         bench,
         ["audit", cell, "--data=digits", "--images=60", "--attacks=none", "--out=audit"],
         ["attack", cell, "--set", "attack.names=kernel-ridge"],
         ["settings"],
+        ["serve", "served", "--allow-chance", "--port", str(find_port())],
     )
-    assert " - " in benched and " +- " in audited
+    assert " - " in benched and " +- " in audited and "\nserving " in served
     assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
     assert len(json.loads((folder / "bench" / "bench.json").read_text())) == 1
     assert 'kind = "ownpart:Own"' in (folder / cell / "settings.toml").read_text()
     (folder / "sims").rename(folder / "later")  # which Python itself would run
-    reported = run(folder, sys.executable, "-m", "sims", "report", cell)
-    assert reported == f"report: {cell}/report.html\n"
-
-
-def test_a_service_answers(folder: Path) -> None:
-    """Its process of the ledger is another interpreter."""
-    stored(folder / "run", **{"net.noise": 2.0})
-    words = [COMMAND, "serve", "run", "--port", "0", "--allow-chance"]
-    with subprocess.Popen(
-        words, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            assert server.stdout
-            lines = iter(server.stdout.readline, "")
-            address = next(line.split()[-1] for line in lines if line.startswith("serving "))
-            assert httpx.get(f"{address}/readyz", timeout=60).status_code == 200
-        finally:
-            server.send_signal(signal.SIGTERM)
+    assert run(folder, sys.executable, "-m", "sims", "--version").startswith("fedcel ")
 
 
 @pytest.mark.long
