@@ -14,7 +14,7 @@ from fedcel.settings import LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, weighted_cel
 
-LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine,flip", balance=True, clip=1.0)
+LOCAL = LocalSettings(steps=3, batch_size=12, augment="affine,flip", balance=True, clip=1.0)
 PLAN = RoundPlan(0.1, 0.1, 0.1, 0.0, False, 1.0, local=LOCAL)
 
 

@@ -1,7 +1,7 @@
 """Cells on Ray, attacked in another process while the next are trained."""
 
 from contextlib import nullcontext
-from multiprocessing import active_children
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ def plan_cells(folder: Path, *settings: str) -> list[scenario.Cell]:
         for number, given in enumerate(settings)
     ]
     path.write_text("".join(variants))
-    more: dict[str, Any] = {
-        "privacy.mechanism": "none",
-    }
-    return scenario.list_cells(scenario.read_scenario(str(path)), QUICK | more)
+    return scenario.list_cells(
+        scenario.read_scenario(str(path)), QUICK | {"privacy.mechanism": "none"}
+    )
 
 
 def attacked(place: Path) -> list[dict[str, object]]:
@@ -47,6 +46,9 @@ def _overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlap cells as on Ray, though they are trained by the engine `local`."""
     monkeypatch.setattr(run_cell, "choose_engine", lambda settings: EngineChoice("ray", "asked"))
     monkeypatch.setattr("sims.engines.ray.keep_ray", nullcontext)
+    forking = get_context("forkserver")  # one import of torch for all processes
+    forking.set_forkserver_preload(["sims.bench.run_cell", "fedcel.attacks.runner"])
+    monkeypatch.setattr("sims.parallel_jobs.get_context", lambda _: forking)
 
 
 @pytest.mark.usefixtures("_overlap")

@@ -28,7 +28,7 @@ from sims.commands.web_server import (
     load_model_and_mechanism,
     load_offer,
 )
-from tests.clients.serving import made_run
+from tests.clients.serving import fork_worker, made_run
 
 LOCAL = Endpoint("127.0.0.1", 0, None, None, False)
 ASKED = b"GET /slow HTTP/1.1\r\nHost: here\r\n"
@@ -231,6 +231,7 @@ def test_a_start_that_fails_says_why_in_each_line(
 ) -> None:
     """The service's log, then the command's last line; words of a foreign error stay out."""
     monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: made_run())
+    monkeypatch.setattr("clients.service.worker.start_process", fork_worker)
     monkeypatch.setattr(
         "sims.commands.web_server.configure_logs", lambda: configure_logs(sys.stderr)
     )
