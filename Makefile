@@ -83,7 +83,7 @@ OLDEST = $(shell sed -nE 's/.*"(flwr|ray)(\[simulation\])?>=([0-9.]+)".*/\1==\3/
 test-oldest: .venv/ready
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/oldest $(OLDEST)
 	PYTHONPATH=$(CURDIR)/build/oldest $(PYTEST) --numprocesses 2 tests/sims/engines tests/strategies \
-		tests/clients/flower tests/system/test_deployment.py tests/system/test_ray_cluster.py
+		tests/clients/flower tests/system/test_deployed_faults.py tests/system/test_ray_cluster.py
 
 # Each table is kept in the file as soon as it is there, with the machine that made it.
 STARTED := $(shell date +%Y-%m-%d-%H%M%S)

@@ -15,8 +15,8 @@
 | the ServerApp is killed | the run has failed after a minute, and is resumed | `flwr ls` |
 | the SuperLink is killed | the run has failed, and is resumed after a restart | `flwr ls` |
 
-A reply beyond the limit is refused in `test_deployment.py` and, piece by piece, in
-`test_deployment_files.py`. The nodes that did nothing wrong are online after each fault.
+A reply beyond the limit is refused piece by piece in `test_deployment_files.py`. The nodes that did
+nothing wrong are online after each fault.
 """
 
 import os
@@ -35,8 +35,11 @@ from typing import NamedTuple
 import pytest
 from flwr.cli.install import install_from_fab
 
+from fedcel.files import read_json
+from sims.watch import describe_run
 from tests.system.federation import (
     HOST,
+    IMAGES,
     LIMIT,
     SCRIPTS,
     SITES,
@@ -237,6 +240,8 @@ def test_strangers_and_slow_connections_at_the_door_and_a_full_disk(site: Site) 
 def test_a_stopped_and_a_killed_node_are_left_out_and_come_back(site: Site) -> None:
     """Both at once, in a round that goes on with the third; none is missing at the end."""
     federation, run = site.federation, site.federation.folder / "stopped"
+    assert "replies of at most 100 MB are taken" in federation.log("link")
+    assert federation.post("/v1/fleet/push-object", bytes(17_000_000)) == 413
     user = federation.start_run("user", run, 4, **{"strategy.least-share": 0.3})
     site.wait_for_training(user)
     site.signal_site(1, signal.SIGSTOP)
@@ -249,6 +254,20 @@ def test_a_stopped_and_a_killed_node_are_left_out_and_come_back(site: Site) -> N
     first, *_, last = read_rejections(run)
     assert first.keys() == {1, 2} and all(OFFLINE in reason for reason in first.values())
     assert last == {}
+    check_own_images(run, federation.folder / "site-0")
+    watched = describe_run(run)
+    assert (watched["phase"], watched["round"]) == ("finished", 4) and watched["left-out"]
+
+
+def check_own_images(run: Path, site: Path) -> None:
+    """See that the nodes trained on what they hold, and kept their state.
+
+    eta kappa of the fixed prior of width 1 is eta/N: N is what the nodes hold, not the server.
+    """
+    first = read_events(run)[0]
+    assert round(float(str(first["rate"])) / float(str(first["pull"]))) == SITES * IMAGES
+    assert read_json(run / "result.json")["between-client-spread"] is None
+    assert list((site / "state").glob("run-*/*.safetensors"))
 
 
 @contextmanager

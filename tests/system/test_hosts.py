@@ -6,7 +6,6 @@ Each host is a network namespace; the tests are skipped where these are refused.
 
 import os
 import re
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -59,14 +58,6 @@ SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
 WHERE relname = 'ledger' AND mode = 'RowShareLock' AND granted
 """
 """Transactions that hold a ledger's lock."""
-TELL_TIME = """
-import contextlib, socket, time
-server = socket.create_server(("", 7))
-while True:
-    connection, _ = server.accept()
-    with connection, contextlib.suppress(OSError):
-        connection.sendall(str(time.time()).encode() + bytes(100_000))
-"""
 GATED = {
     "clients": 6,
     "rounds": 8,
@@ -93,39 +84,6 @@ def test_a_host_that_is_cut_off_takes_no_connections(tmp_path: Path) -> None:
         assert not takes_connections(port_of(hosts))
         hosts.join(0)
         assert takes_connections(port_of(hosts))
-
-
-def test_hosts_have_slow_links_new_addresses_lost_power_and_own_clocks(tmp_path: Path) -> None:
-    """By which the long tests make their faults."""
-    links = Links()
-    with open_hosts(2, tmp_path, links, clocks=True) as hosts:
-        hosts.start(0, "log", sys.executable, "-c", TELL_TIME)
-
-        def receive() -> tuple[float, float]:
-            """Return host 0's clock and the seconds that a transfer from it takes."""
-            begin = time.monotonic()
-            with socket.create_connection((hosts.address(0), 7), timeout=2) as connection:
-                content = b"".join(iter(lambda: connection.recv(9999), b""))
-            return float(content[:-100_000]), time.monotonic() - begin
-
-        wait_until(lambda: takes_connections(port_of(hosts)), lambda: hosts.log(0, "log"))
-        assert abs(receive()[0] - time.time()) < CLOCK_SECONDS / 2
-        with links.change(rate=50_000):
-            assert receive()[1] > 1.5
-        before = links.lost
-        with links.change(delay=0.1, loss=0.03):
-            assert receive()[1] > 0.3
-        assert links.lost > before
-        first = hosts.address(0)
-        hosts.move(0)
-        hosts.shift_clock(0, CLOCK_SECONDS)
-        assert hosts.address(0) != first
-        assert abs(receive()[0] - time.time() - CLOCK_SECONDS) < CLOCK_SECONDS / 2
-        hosts.lose_power(0)
-        hosts.start_again(0)
-        assert not takes_connections(port_of(hosts))
-        hosts.start(0, "log", sys.executable, "-c", TELL_TIME)
-        wait_until(lambda: takes_connections(port_of(hosts)), lambda: hosts.log(0, "log"))
 
 
 def port_of(hosts: Hosts) -> dict[str, object]:

@@ -42,7 +42,7 @@ from fedcel.settings import Settings, parse_settings
 BASE = {
     "clients": 5,
     "rounds": 10,
-    "local.steps": 3,
+    "local.steps": 5,
     "local.batch-size": 24,
     "net.width": 32,
     "net.features": 16,
