@@ -111,63 +111,54 @@ class Regression(Mine):
         return (centre + (seen - mean) @ weights).clamp(0, 1).view(-1, 1, 8, 8)
 
 
-class Dark(Regression):
-    """Returns values outside the images' range."""
+def change(attack: Callable[..., Tensor]) -> type[Regression]:
+    """Return the regression with one fault: `attack` has the regression and its arguments."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:
-        return super().reconstruct(*arguments) - 1
+    class Changed(Regression):
+        def reconstruct(self, *arguments: Any) -> Tensor:
+            return attack(super().reconstruct, *arguments)
 
-
-class Blind(Regression):
-    """Sees nothing of the targets."""
-
-    def reconstruct(self, *arguments: Any) -> Tensor:
-        images = super().reconstruct(*arguments)
-        return images.mean(0, keepdim=True).expand_as(images)
+    return Changed
 
 
-class Global(Regression):
-    """Draws from torch's stream."""
-
-    def reconstruct(self, *arguments: Any) -> Tensor:
-        """Return the reconstructions with other noise each time."""
-        images = super().reconstruct(*arguments)
-        return (images + 0.01 * torch.rand(images.shape)).clamp(0, 1)
-
-
-class Stale(Regression):
-    """Asks twice with the same noise."""
-
-    def reconstruct(self, *arguments: Any) -> Tensor:
-        """Ask once more with a fresh copy of the generator."""
-        arguments[0].sample(arguments[1].x, torch.Generator().set_state(arguments[4].get_state()))
-        return super().reconstruct(*arguments)
+def ask_twice(
+    own: Callable[..., Tensor], watched: Any, images: Any, seen: Any, effort: Any, *chance: Any
+) -> Tensor:
+    """Ask once more with a fresh copy of the generator."""
+    watched.sample(images.x, torch.Generator().set_state(chance[0].get_state()))
+    return own(watched, images, seen, effort, *chance)
 
 
-class Lazy(Regression):
-    """Does the same work for any budget."""
+def write(own: Callable[..., Tensor], watched: Any, images: Any, *arguments: Any) -> Tensor:
+    """Overwrite the attacker's images."""
+    rebuilt = own(watched, images, *arguments)
+    images.x[0] += 1
+    return rebuilt
 
-    def reconstruct(self, *arguments: Any) -> Tensor:
-        return super().reconstruct(*arguments[:3], 1.0, *arguments[4:])
 
-
-class Writing(Regression):
-    """Overwrites the attacker's images."""
-
-    def reconstruct(self, *arguments: Any) -> Tensor:
-        images = super().reconstruct(*arguments)
-        arguments[1].x[0] += 1
-        return images
+def blend(own: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """See nothing of the targets."""
+    images = own(*arguments)
+    return images.mean(0, keepdim=True).expand_as(images)
 
 
 SUITE: dict[str, tuple[Callable[[], Mine], str]] = {
     "needs": (lambda: Regression(needs=frozenset({"update"})), "granted; update is not"),
-    "range": (Dark, "an image for each target, finite, in \\[0, 1\\]"),
-    "error": (Blind, "must be below 0.25 of the mean image's; it is 0.9"),
-    "seed": (Global, "the same seed must give the same images"),
-    "draws": (Stale, "each query must draw its own noise"),
-    "budget": (Lazy, "a larger budget must mean more work"),
-    "images": (Writing, "own images must stay as they are"),
+    "range": (
+        change(lambda own, *given: own(*given) - 1),
+        "an image for each target, finite, in \\[0, 1\\]",
+    ),
+    "error": (change(blend), "must be below 0.25 of the mean image's; it is 0.9"),
+    "seed": (
+        change(lambda own, *given: own(*given) * (1 - 0.01 * torch.rand(1))),
+        "the same seed must give the same images",
+    ),
+    "draws": (change(ask_twice), "each query must draw its own noise"),
+    "budget": (
+        change(lambda own, *given: own(*given[:3], 1.0, *given[4:])),
+        "a larger budget must mean more work",
+    ),
+    "images": (change(write), "own images must stay as they are"),
 }
 
 

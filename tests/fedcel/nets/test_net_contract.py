@@ -1,6 +1,7 @@
 """A user's net that breaks its contract is refused before a run, by its import string."""
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import pytest
@@ -31,25 +32,12 @@ def sound(shape: tuple[int, ...], classes: int, net: NetSettings, *more: nn.Modu
     return encoder, nn.Linear(net.features, classes)
 
 
-class Centred(nn.Module):
-    """Takes the batch's mean away."""
+class Apply(nn.Module):
+    """A layer of a function."""
 
-    def forward(self, z: Tensor) -> Tensor:
-        return z - z.mean(0, keepdim=True)
-
-
-class Noisy(nn.Module):
-    """Draws its own noise."""
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z + 1e-6 * torch.randn(z.shape, generator=COUNTER)
-
-
-class Black(nn.Module):
-    """Divides by the largest value."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / x.amax(1, keepdim=True)
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.forward = function
 
 
 class Idle(nn.Module):
@@ -63,33 +51,25 @@ class Idle(nn.Module):
         return z
 
 
-class Crashing(nn.Module):
-    def forward(self, z: Tensor) -> Tensor:
-        raise KeyError("layer seven")
+def fail(z: Tensor) -> Tensor:
+    raise KeyError("layer seven")
 
 
-def centred(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    """Return an encoder of whole batches."""
-    return sound(shape, classes, net, Centred())
+def add_layer(layer: Callable[[], nn.Module]) -> Callable[..., Halves]:
+    """Return what builds the net with one more layer."""
+    return lambda shape, classes, net: sound(shape, classes, net, layer())
 
 
-def noisy(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    return sound(shape, classes, net, Noisy())
+centre = partial(Apply, lambda z: z - z.mean(0, keepdim=True))
+centred, idle = add_layer(centre), add_layer(Idle)
+noisy = add_layer(lambda: Apply(lambda z: z + 1e-6 * torch.randn(z.shape, generator=COUNTER)))
+crashing = add_layer(lambda: Apply(fail))
 
 
 def black(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
     """Return an encoder that black images break."""
     encoder, head = sound(shape, classes, net)
-    return nn.Sequential(nn.Flatten(), Black(), encoder), head
-
-
-def idle(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    """Return an encoder with a parameter too many."""
-    return sound(shape, classes, net, Idle())
-
-
-def crashing(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    return sound(shape, classes, net, Crashing())
+    return nn.Sequential(nn.Flatten(), Apply(lambda x: x / x.amax(1, keepdim=True)), encoder), head
 
 
 def seedless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
@@ -101,7 +81,7 @@ def seedless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
 
 def restless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
     """Return an encoder of whole batches, and a head that works in place."""
-    encoder, head = sound(shape, classes, net, Centred())
+    encoder, head = sound(shape, classes, net, centre())
     return encoder, nn.Sequential(nn.Threshold(0.5, 0.0, inplace=True), head)
 
 
@@ -160,14 +140,6 @@ def shared(seed: int) -> SplitNet:
     return split(net.encoder, nn.Sequential(layer, net.head))
 
 
-class Steep(nn.Module):
-    """Squashes all logits to about 0, with a slope."""
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return nearly nothing."""
-        return 1e-9 * z
-
-
 class Sealed(nn.Linear):
     """A layer whose copies share its parameters."""
 
@@ -178,7 +150,7 @@ class Sealed(nn.Linear):
 TESTED: dict[str, tuple[Callable[[int], SplitNet], str]] = {
     "other_seed": (lambda seed: linear(1), "another seed must give other parameters"),
     "slopes": (shared, "no parameter may belong to encoder and head at once"),
-    "learning": (lambda seed: split(linear(seed).encoder, Steep()), "by a tenth"),
+    "learning": (lambda seed: split(linear(seed).encoder, Apply(lambda z: 1e-9 * z)), "by a tenth"),
     "bound": (lambda seed: split(linear(seed).encoder[:-1], nn.Linear(6, 3)), "no noise is enough"),
     "vector": (lambda seed: split(linear(seed).encoder, Sealed(6, 3)), "a copy of the net"),
 }

@@ -1,13 +1,17 @@
 """A user's sampler that breaks its contract is refused before a run, or named in it."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from fedcel.errors import FailedError, PluginError
+from fedcel.errors import ContractError, FailedError, PluginError
 from fedcel.losses.cel import State
 from fedcel.posterior import NoiseAdder, RoundPlan, StepNoise, build_sampler
 from fedcel.settings import LocalSettings
+from fedcel.testing import check_sampler
 
 
 class Steps:
@@ -32,62 +36,51 @@ class Steps:
         return state
 
 
-class Uphill(Steps):
-    sign = 1.0
+def change(
+    step: Callable[..., Any] = lambda own, *arguments: own(*arguments), **attributes: float
+) -> type[Steps]:
+    """Return the sampler with one fault: `step` has its own step and that one's arguments."""
+
+    class Changed(Steps):
+        def step(self, *arguments: Any) -> Any:
+            return step(super().step, *arguments)
+
+    return type("Changed", (Changed,), attributes)
 
 
-class Still(Steps):
-    """Moves a copy."""
-
-    def step(
-        self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
-    ) -> State:
-        return super().step(state, w.clone(), gradient, add_noise, plan)
-
-
-class Cold(Steps):
-    """Adds no noise."""
-
-    scale = 0.0
+def leave_the_last(own: Callable[..., Any], state: State, w: Tensor, *arguments: Any) -> State:
+    """Move all but the last value of few."""
+    last = w[..., -1:].clone()
+    own(state, w, *arguments)
+    if 20 < w.numel() < 100:
+        w[..., -1:] = last
+    return state
 
 
-class Private(Steps):
-    """Draws noise of its own."""
-
-    def step(
-        self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
-    ) -> State:
-        w.add_(torch.randn(w.shape), alpha=plan.noise(1.0))
-        return super().step(state, w, gradient, add_noise, plan)
+def add_own_noise(own: Callable[..., Any], state: State, w: Tensor, *arguments: Any) -> Any:
+    w.add_(torch.randn(w.shape), alpha=arguments[-1].noise(1.0))
+    return own(state, w, *arguments)
 
 
-class Silent(Steps):
-    def step(  # type: ignore[override]
-        self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
-    ) -> None:
-        super().step(state, w, gradient, add_noise, plan)
-
-
-class Narrow(Steps):
-    """Takes too few arguments."""
-
-    def step(self, state: State, w: Tensor) -> State:  # type: ignore[override]
-        return state
-
-
-class Limited(Steps):
-    """Raises far from 0."""
-
-    limit = 7.0
-
+uphill, cold, loud = change(sign=1.0), change(scale=0.0), change(scale=1.2)
+still = change(lambda own, state, w, *arguments: own(state, w.clone(), *arguments))
+private, partial = change(add_own_noise), change(leave_the_last)
+silent = change(lambda own, *arguments: (own(*arguments), None)[1])
+narrow = change(lambda own, state, w: state)
+biased = change(
+    lambda own, state, w, gradient, add_noise, plan: own(
+        state, w, gradient - (0.2 if plan.noise else 0.0), add_noise, plan
+    )
+)
+limited = change(limit=7.0)
 
 BROKEN = {
-    "Uphill": "breaks .*against the gradient; it moved along it",
-    "Still": "breaks .*must move w in place; it stands still",
-    "Cold": "breaks .*by calling add_noise; a round went by without a call",
-    "Private": "breaks .*not from torch's global stream",
-    "Silent": "breaks .*`step` must return the state, .*it returned NoneType",
-    "Narrow": "failed: TypeError: .*positional arguments",
+    "uphill": "breaks .*against the gradient; it moved along it",
+    "still": "breaks .*must move w in place; it stands still",
+    "cold": "breaks .*by calling add_noise; a round went by without a call",
+    "private": "breaks .*not from torch's global stream",
+    "silent": "breaks .*`step` must return the state, .*it returned NoneType",
+    "narrow": "failed: TypeError: .*positional arguments",
 }
 
 
@@ -101,9 +94,28 @@ def test_a_sampler_that_breaks_its_contract_is_refused(name: str) -> None:
 
 def test_a_sampler_that_fails_later_is_named() -> None:
     """FailedError, with the user's file and line."""
-    sampler = build_sampler(LocalSettings(sampler=f"{__name__}:Limited"))
+    sampler = build_sampler(LocalSettings(sampler=f"{__name__}:limited"))
     plan = RoundPlan(0.1, 0.0, 0.0, 0.0, False, 1.0)
     noise = StepNoise([0.0], [torch.Generator()], torch.empty(3))
-    words = r"Limited' failed: ArithmeticError: beyond the limit \(.*test_sampler_contract.py, line"
+    words = r"limited' failed: ArithmeticError: beyond the limit \(.*test_sampler_contract.py, line"
     with pytest.raises(FailedError, match=words):
         sampler.step([{}], torch.full((1, 3), 8.0), torch.ones(1, 3), noise, plan)
+
+
+def test_plain_langevin_steps() -> None:
+    """Every line of it."""
+    check_sampler("langevin")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("loud", "posterior's variance at temperature 1 .* missed by [+]"),
+        ("biased", "posterior's mean at temperature 1"),
+        ("partial", "every parameter of the head must move"),
+    ],
+)
+def test_a_line_of_the_contract_is_broken(name: str, line: str) -> None:
+    """By a sampler with one fault."""
+    with pytest.raises(ContractError, match=line):
+        check_sampler(f"{__name__}:{name}")

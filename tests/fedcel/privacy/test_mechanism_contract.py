@@ -2,6 +2,8 @@
 
 import math
 import secrets
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -27,62 +29,39 @@ class Sound:
         return torch.tensor(rows, dtype=torch.float64).view(len(logits), self.classes)
 
 
-class Narrow(Sound):
-    """Answers with one value."""
+def change(
+    answer: Callable[..., Tensor] = lambda own, logits: own(logits), **attributes: Any
+) -> type[Sound]:
+    """Return the mechanism with one fault: `answer` has its own answer and the logits."""
 
-    def answer(self, logits: Tensor) -> Tensor:
-        return super().answer(logits)[:, :1]
+    class Changed(Sound):
+        def __init__(self, privacy: PrivacySettings, classes: int) -> None:
+            super().__init__(privacy, classes)
+            vars(self).update(attributes)
 
+        def answer(self, logits: Tensor) -> Tensor:
+            return answer(super().answer, logits)
 
-class Trusting(Sound):
-    """Answers whatever it is asked."""
-
-    def answer(self, logits: Tensor) -> Tensor:
-        return super().answer(logits.nan_to_num(posinf=0.0))
-
-
-class Seeded(Sound):
-    """Draws from torch, whose seed a run knows."""
-
-    def answer(self, logits: Tensor) -> Tensor:
-        return super().answer(logits) + torch.rand(logits.shape)
+    return Changed
 
 
-class Worded(Sound):
-    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
-        super().__init__(privacy, classes)
-        self.epsilon = "four"  # type: ignore[assignment]
-
-
-class Free(Sound):
-    """Costs nothing."""
-
-    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
-        super().__init__(privacy, classes)
-        self.epsilon = 0.0
-
-
-class Odd(Sound):
-    """Answers in a unit of its own."""
-
-    unit = "stars"
-
-
-class Writing(Sound):
-    def answer(self, logits: Tensor) -> Tensor:
-        answer = super().answer(logits)
-        logits.zero_()
-        return answer
-
+narrow = change(lambda own, logits: own(logits)[:, :1])
+trusting = change(lambda own, logits: own(logits.nan_to_num(posinf=0.0)))
+seeded = change(lambda own, logits: own(logits) + torch.rand(logits.shape))
+writing = change(lambda own, logits: own(logits.clone()) + 0 * logits.zero_())
+worded, free, odd = change(epsilon="four"), change(epsilon=0.0), change(unit="stars")
+wordless = change(protects="the input of one query")
+unsized = change(lambda own, logits: torch.zeros(len(logits), logits.shape[1]))
+certain = change(lambda own, logits: logits.clone())
 
 BROKEN = {
-    "Narrow": r"one finite row for each row of logits; of \(1, 3\) it made \(1, 1\)",
-    "Trusting": "must be refused with a ValueError; they were answered",
-    "Seeded": "noise must come from the system's secure generator",
-    "Worded": "epsilon must be a number, is 'four'",
-    "Free": "epsilon must be above 0 and finite, is 0.0",
-    "Odd": "unit must be 'logits' or 'probabilities', is 'stars'",
-    "Writing": "must leave the logits as they are",
+    "narrow": r"one finite row for each row of logits; of \(1, 3\) it made \(1, 1\)",
+    "trusting": "must be refused with a ValueError; they were answered",
+    "seeded": "noise must come from the system's secure generator",
+    "worded": "epsilon must be a number, is 'four'",
+    "free": "epsilon must be above 0 and finite, is 0.0",
+    "odd": "unit must be 'logits' or 'probabilities', is 'stars'",
+    "writing": "must leave the logits as they are",
 }
 
 
@@ -102,31 +81,11 @@ def test_a_sound_one_is_let_through() -> None:
     assert math.isclose(mechanism.epsilon, LabelOnlyAnswers().epsilon)
 
 
-class Wordless(Sound):
-    """Says what it protects in no sentence."""
-
-    protects = "the input of one query"
-
-
-class Unsized(Sound):
-    """Answers logits of any number of classes."""
-
-    def answer(self, logits: Tensor) -> Tensor:
-        return torch.zeros(len(logits), logits.shape[1])
-
-
-class Certain(Sound):
-    """Answers without noise."""
-
-    def answer(self, logits: Tensor) -> Tensor:
-        return logits.clone()
-
-
 TESTED = {
-    "sentence": (Wordless, "'the input of one query' has no full stop"),
-    "classes": (Unsized, "logits of 2 classes, not 3, .* must be refused with a ValueError"),
-    "randomness": (Certain, "must differ the second time"),
-    "epsilon": (Certain, "no more than epsilon 1; the best threshold tells"),
+    "sentence": (wordless, "'the input of one query' has no full stop"),
+    "classes": (unsized, "logits of 2 classes, not 3, .* must be refused with a ValueError"),
+    "randomness": (certain, "must differ the second time"),
+    "epsilon": (certain, "no more than epsilon 1; the best threshold tells"),
 }
 
 
