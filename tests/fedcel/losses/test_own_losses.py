@@ -40,26 +40,20 @@ class Spread(ClientLoss):
         return self.plain.loss(state, batch.z, batch.y, measure)
 
 
-def change_loss(change: Callable[[Term, Tensor, Tensor], object]) -> type[Spread]:
+def change_loss(loss: Callable[[Term, Tensor, Tensor], object]) -> type[Spread]:
     """Return a loss that makes something else of its term, features and labels."""
 
     class Changed(Spread):
         """One line of the contract is broken."""
 
         def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-            return change(super().loss(state, batch, measure), batch.z, batch.y)  # type: ignore[return-value]
+            return loss(super().loss(state, batch, measure), batch.z, batch.y)  # type: ignore[return-value]
 
     return Changed
 
 
-Bare = change_loss(lambda term, z, y: term.loss)
-Vector = change_loss(lambda term, z, y: Term(z.square().sum(1), {}))
-Undefined = change_loss(lambda term, z, y: Term(z.sum() * torch.nan, {}))
-Steep = change_loss(lambda term, z, y: term._replace(loss=term.loss.sqrt()))
-Flat = change_loss(lambda term, z, y: term._replace(loss=term.loss.detach()))
-Random = change_loss(lambda term, z, y: Term(term.loss * torch.rand(()), {}))
-Negative = change_loss(lambda term, z, y: term._replace(loss=term.loss - 9))
-Hiding = change_loss(lambda term, z, y: Spread().plain.loss({}, z.nan_to_num(), y, False))
+def change_methods(**methods: Callable[..., Any]) -> type[Spread]:
+    return type("Changed", (Spread,), methods)
 
 
 def name_metric(name: str) -> type[Spread]:
@@ -71,84 +65,54 @@ def name_metric(name: str) -> type[Spread]:
     return change_loss(rename)
 
 
-Counting = name_metric("clipped")
-Renumbering = name_metric("num-examples")
+def keep_count(own: Spread, *_: object) -> State:
+    return {"count": torch.zeros(2)}
+
+
+def count_loss(own: Spread, state: State, batch: Batch, measure: bool = True) -> Term:
+    """Change the state."""
+    state["count"].add_(1)
+    return own.plain.loss(state, batch.z, batch.y, measure)
+
+
+def read_count(own: Any, state: State | None, batches: FeatureBatches, *_: object) -> State:
+    """Keep on the loss itself what it needs, where the next client's message does not find it."""
+    own.count = sum(len(y) for _, y in batches())
+    return {}
+
+
+def use_count(own: Any, state: State, batch: Batch, measure: bool = True) -> Term:
+    return Term(own.plain.loss(state, batch.z, batch.y).loss / own.count, {})
+
+
+def crash(*_: object) -> Term:
+    raise KeyError("centre of class 7")
+
+
+def fail_late(term: Term, z: Tensor, y: Tensor) -> object:
+    """Raise on large features, return a tensor on larger ones."""
+    if 5 < z.max() <= 50:
+        raise IndexError("too large")
+    return term.loss if z.max() > 50 else term
+
+
+Bare = change_loss(lambda term, z, y: term.loss)
+Vector = change_loss(lambda term, z, y: Term(z.square().sum(1), {}))
+Undefined = change_loss(lambda term, z, y: Term(z.sum() * torch.nan, {}))
+Steep = change_loss(lambda term, z, y: term._replace(loss=term.loss.sqrt()))
+Flat = change_loss(lambda term, z, y: term._replace(loss=term.loss.detach()))
+Random = change_loss(lambda term, z, y: Term(term.loss * torch.rand(()), {}))
+Negative = change_loss(lambda term, z, y: term._replace(loss=term.loss - 9))
+Hiding = change_loss(lambda term, z, y: Spread().plain.loss({}, z.nan_to_num(), y, False))
+Writing = change_loss(lambda term, z, y: term._replace(loss=term.loss + 0 * y.zero_().sum()))
+Shuffling = change_methods(refresh=lambda own, *_: {"order": torch.randperm(5)})
+Changing = change_methods(refresh=keep_count, loss=count_loss)
+Forgetting = change_methods(refresh=keep_count, update=lambda own, state: None)
+Remembering = change_methods(refresh=read_count, loss=use_count)
+Crashing, Late = change_loss(crash), change_loss(fail_late)
+Counting, Renumbering = name_metric("clipped"), name_metric("num-examples")
+Distances, OwnMetric = name_metric("distance-correlation"), name_metric("mine")
 OwnSpread = Spread
-Distances = name_metric("distance-correlation")
-OwnMetric = name_metric("mine")
-
-
-class Shuffling(Spread):
-    """Draws from torch's global stream in its refresh."""
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        return {"order": torch.randperm(5)}
-
-
-class Writing(Spread):
-    """Writes to the images it is given."""
-
-    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        batch.x.zero_()
-        return super().loss(state, batch, measure)
-
-
-class Counted(Spread):
-    """Keeps a tensor."""
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        return {"count": torch.zeros(2)}
-
-
-class Changing(Counted):
-    """Changes its state in the loss."""
-
-    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        state["count"].add_(1)
-        return super().loss(state, batch, measure)
-
-
-class Forgetting(Counted):
-    """Returns no state from its update."""
-
-    def update(self, state: State) -> State:
-        return None  # type: ignore[return-value]
-
-
-class Remembering(Counted):
-    """Keeps what it needs on itself, where the next client's message does not find it."""
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        """Note how many features there are."""
-        self.count = sum(len(y) for _, y in batches())
-        return {}
-
-    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        return Term(super().loss(state, batch).loss / self.count, {})
-
-
-class Crashing(Spread):
-    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        raise KeyError("centre of class 7")
-
-
-class Late(Spread):
-    """Holds the contract until it has seen features of 5 and more."""
-
-    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Raise on large features, return a tensor on larger ones."""
-        term = super().loss(state, batch, measure)
-        if batch.z.max() > 50:
-            return term.loss  # type: ignore[return-value]
-        if batch.z.max() > 5:
-            raise IndexError("too large")
-        return term
 
 
 def build(name: str) -> object:
