@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -56,11 +57,6 @@ class Broken(Recorder):
             raise SystemExit("the disk is full")
 
 
-def refuse(folder: Path, settings: Mapping[str, Any]) -> Any:
-    """Make no tracker."""
-    raise ConnectionError("nobody answers")
-
-
 def train(folder: Path, **factories: TrackerFactory) -> Path:
     """Train six rounds, tracked."""
     with track_run(factories, folder, SETTINGS) as listen:
@@ -87,6 +83,7 @@ def test_all_is_handed_on_and_what_fails_is_told_once(
 
         return make
 
+    refuse = Mock(side_effect=ConnectionError("nobody answers"))
     folder = train(tmp_path / "run", good=keep(Recorder), bad=keep(Broken), none=refuse)
     assert torch.equal(model(folder), model(plain))
     recorder = made["Recorder"]

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_a_run_resumed_after_its_last_round_knows_that_the_images_were_the_nodes
 ) -> None:
     """It was killed while the result was measured: no node is asked any more."""
     out, measure = tmp_path / "run", server_app.evaluate_run
-    monkeypatch.setattr(server_app, "evaluate_run", interrupted)
+    monkeypatch.setattr(server_app, "evaluate_run", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(Wire(tmp_path, out, own=True), out, **served(tmp_path))
     assert len(events(out)) == 4
@@ -163,11 +164,6 @@ def test_a_run_resumed_after_its_last_round_knows_that_the_images_were_the_nodes
     run(again, out, resume=True, **served(tmp_path))
     assert again.asked == []
     assert json.loads((out / "result.json").read_text())["between-client-spread"] is None
-
-
-def interrupted(*_: object) -> dict[str, object]:
-    """End the run, as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 def test_a_run_resumed_by_its_run_config_ends_with_the_same_bits(

@@ -167,14 +167,6 @@ def test_it_draws_the_clients_of_the_posterior_strategy(tmp_path: Path) -> None:
     assert drawn == [build_server_parts(settings).select(number) for number in range(1, 5)]
 
 
-def test_replies_are_aggregated_by_partition(tmp_path: Path) -> None:
-    """Whatever the order of arrival."""
-    settings = parse_settings(STOCK)
-    raw = {"strategy.name": f"{__name__}:Recording"}
-    train(tmp_path / "run", make_client_app(settings), ShuffledGrid, **raw)
-    assert Recording.partitions == [list(range(8))] * 2
-
-
 def test_a_run_that_may_not_repeat_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,17 +194,18 @@ MODEL = [np.zeros(shape, np.float32) for shape in [(16, 64), (16,), (8, 16)]]
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (None, r"must return \(arrays, metrics\), returned NoneType"),
-        ((MODEL, None), "must return an ArrayRecord, returned list"),
-        ((ArrayRecord(MODEL), None), "must return the .* arrays of the model, .*returned 3, of"),
+        (None, r".aggregate_train must return \(arrays, metrics\), returned NoneType"),
+        ((MODEL, None), ".aggregate_train must return an ArrayRecord, returned list"),
+        ((ArrayRecord(MODEL), None), ".aggregate_train must return the .* arrays .*returned 3, of"),
+        ((None, None), " made no model of the round 1, which has 8 valid"),
     ],
 )
 def test_a_round_that_gives_no_model_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, words: str
 ) -> None:
-    """By the name of the class."""
+    """By the name of the class; with nothing, Flower would go on with the first model."""
     monkeypatch.setattr(Answering, "answer", answer)
-    with pytest.raises(RoundError, match=f"Answering.aggregate_train {words}"):
+    with pytest.raises(RoundError, match=f"Answering{words}"):
         train(tmp_path / "run", **{"strategy.name": f"{__name__}:Answering"})
 
 
@@ -257,16 +250,6 @@ def test_a_node_that_stays_away_is_waited_for_no_longer_than_a_round_may_last(
     with pytest.raises(RoundError, match=r"round 2 waited 0.5 s for nodes .strategy.timeout."):
         train(tmp_path / "run", grid=LosingGrid, **{"strategy.timeout": 0.5})
     assert len(read_events(tmp_path / "run")) == 1
-
-
-def test_a_strategy_that_never_makes_a_model_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It returns nothing, and Flower would go on with the first model."""
-    monkeypatch.setattr(Answering, "answer", (None, None))
-    words = "Answering made no model of the round 1, which has 8 valid"
-    with pytest.raises(RoundError, match=words):
-        train(tmp_path / "run", **{"strategy.name": f"{__name__}:Answering"})
 
 
 def test_fedprox_pulls_its_clients(tmp_path: Path) -> None:

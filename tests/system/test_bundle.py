@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -92,3 +93,17 @@ def test_both_apps_start_from_the_bundle_alone(bundle: bytes, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(tmp_path / name / "__init__.py") for name in PACKAGES]
+
+
+def test_a_wheel_has_every_file() -> None:
+    """By its settings; `make` installs the wheel elsewhere and trains with it."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert sorted(tools["packages"]["find"]["include"]) == sorted(f"{name}*" for name in PACKAGES)
+    for name in PACKAGES:
+        paths = [path for path in (ROOT / name).rglob("*") if path.is_file()]
+        modules = [path for path in paths if path.suffix == ".py"]
+        assert all((path.parent / "__init__.py").exists() for path in modules)
+        data = {path for path in paths if path.suffix in (".toml", ".jinja", ".typed")}
+        assert data == {
+            path for found in tools["package-data"][name] for path in (ROOT / name).glob(found)
+        }

@@ -13,6 +13,7 @@ import pytest
 
 from fedcel.files import read_tensors
 from tests.bench.endurance_ray import is_below
+from tests.system.federation import signal_processes
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -129,17 +130,7 @@ def test_flwr_run_starts_the_same_app(tmp_path: Path) -> None:
         # Exit status 0 is no proof: it is given for a crashed app too.
         assert (out / "result.json").exists(), done.stdout[-3000:] + done.stderr[-1000:]
     finally:
-        stop_superlink(tmp_path)
+        signal_processes(f"FLWR_HOME={tmp_path}/", signal.SIGTERM)  # the detached server
     result = json.loads((out / "result.json").read_text())
     assert result["samples"] == 1
     assert len((out / "events.jsonl").read_text().splitlines()) == 3
-
-
-def stop_superlink(home: Path) -> None:
-    """End the detached server that `flwr run` left behind, found by its own home folder."""
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"FLWR_HOME={home}/".encode() in entry.read_bytes():
-                os.kill(int(entry.parent.name), signal.SIGTERM)
-        except (OSError, ProcessLookupError):
-            continue

@@ -51,11 +51,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def reply(status: int = 200, body: object = BODY, **headers: str) -> HttpReply:
-    return HttpReply(status, {k.replace("_", "-"): v for k, v in headers.items()}, dumped(body))
-
-
-def dumped(body: object) -> bytes:
-    return body if isinstance(body, bytes) else json.dumps(body).encode()
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return HttpReply(status, {k.replace("_", "-"): v for k, v in headers.items()}, content)
 
 
 def refusal(kind: ProblemKind, **more: float) -> HttpReply:

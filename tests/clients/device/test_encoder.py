@@ -14,7 +14,6 @@ from clients.device.encoder import read_encoder, read_metadata
 from clients.service import load_served
 from clients.service_messages import EncoderCard, ModelCard, PriceCard
 from fedcel.errors import ServiceError
-from fedcel.runs import Run
 from tests.clients.serving import made_run
 
 RUN = made_run()
@@ -170,7 +169,7 @@ def test_learned_noise_arrives_with_the_encoder(name: str, shape: str) -> None:
     drawn = torch.randn(run.flat.device_size - start, generator=stream)
     for vector in vectors:
         vector[start : run.flat.device_size] = drawn
-    model = load_served(replace_samples(run, vectors))
+    model = load_served(run._replace(model=vectors[-1], samples=vectors))
     data = model.encoder
     net = read_encoder(card(data, model=model.version), data)
     z = net.encode(torch.rand(3, 1, 8, 8))
@@ -186,7 +185,3 @@ def test_learned_noise_arrives_with_the_encoder(name: str, shape: str) -> None:
     with pytest.raises(ServiceError, match="do not fit its net"):
         read_encoder(card(broken, model=model.version), broken)
     assert model.version != load_served(made_run()).version
-
-
-def replace_samples(run: Run, vectors: list[torch.Tensor]) -> Run:
-    return run._replace(model=vectors[-1], samples=vectors)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -264,10 +265,6 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
     assert [reply.status_code for reply in replies] == [200] * 4
 
 
-def refuse_space(**_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_readiness_is_shown_by_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a query finds out; a repeat, which is read, does not make the service ready."""
     with running(tmp_path) as up:
@@ -275,7 +272,8 @@ def test_readiness_is_shown_by_a_write(tmp_path: Path, monkeypatch: pytest.Monke
         first = post(up)
         assert httpx.get(f"{up.url}/readyz").status_code == 200
         with monkeypatch.context() as full:
-            full.setattr(sqlite_database, "TemporaryFile", refuse_space)
+            no_space = OSError(errno.ENOSPC, "No space left on device")
+            full.setattr(sqlite_database, "TemporaryFile", Mock(side_effect=no_space))
             problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
             assert post(up).json()["values"] == first.json()["values"]
             problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)

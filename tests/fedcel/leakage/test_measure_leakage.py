@@ -1,8 +1,6 @@
 """Leak of any encoder: against a brute-force computation, closed forms, and bad input."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from math import erfc, log, log2, pi, sqrt
 
@@ -24,6 +22,7 @@ from fedcel.leakage.messages import disturb_features
 from sequences import measure_sequences
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.seeded import as_images, pixels, seeded
+from tests.fedcel.test_torch_state import float64_default
 
 Table = NDArray[np.float64]
 
@@ -205,23 +204,13 @@ def test_global_settings_and_gradients_change_nothing() -> None:
     with torch.inference_mode():
         assert measure_all(z) == wanted
         assert measure_all(z.clone()) == wanted
-    with elsewhere_float64():
+    with float64_default():
         assert measure_all(z) == wanted
     with torch.autocast("cpu", torch.bfloat16), torch.device("meta"), np.errstate(all="raise"):
         assert measure_features(z) == wanted[:-1]
     assert measure_all(z.clone().requires_grad_()) == wanted
     assert measure_all(z.half()) == pytest.approx(wanted, abs=0.01)
     assert torch.equal(z, kept)
-
-
-@contextmanager
-def elsewhere_float64() -> Iterator[None]:
-    """Make float64 the default type for a while."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def test_a_law_of_ones_own_that_works_in_place_changes_no_features() -> None:
@@ -546,14 +535,3 @@ def test_noise_of_each_image_that_is_none(noise: Tensor, dropout: float, words: 
         return
     with pytest.raises(ValueError, match=words):
         measure_leakage(features=z, labels=y, noise=lambda _: noise, dropout=dropout)
-
-
-def test_attributes_may_be_numbers_of_people() -> None:
-    attributes, labels = torch.arange(len(FEATURES)) % 3, torch.arange(len(FEATURES)) % 2
-    known, found = (
-        measure_attribute_leakage(
-            features=FEATURES, labels=labels * scale, attributes=attributes * scale, noise=0.3
-        )
-        for scale in (1, 10**12)
-    )
-    assert found == known

@@ -476,11 +476,3 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
     assert torch.equal(gradients["own"][cut:], gradients["none"][cut:])
     assert not torch.allclose(gradients["joint"][cut:], gradients["none"][cut:])
     assert not torch.allclose(gradients["joint"][:cut], gradients["none"][:cut])
-
-
-def test_clip_is_of_the_weighted_loss() -> None:
-    """A weight so small that no row reaches the bound leaves all as they are."""
-    free, bound = [of_cel(PLAIN, 1e-3)], [of_cel(PLAIN, 1e-3, GradientRule(0.2))]
-    torch.testing.assert_close(
-        slope(bound, {"cel": {}}, batch()), slope(free, {"cel": {}}, batch())
-    )

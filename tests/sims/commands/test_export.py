@@ -9,7 +9,7 @@ import torch
 
 import fedcel
 from fedcel.errors import NetError
-from fedcel.nets import Cnn, ResNet, SplitNet, Strided, Vgg11, build_net
+from fedcel.nets import Cnn, ResNet, Strided, Vgg11, build_net
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.seeding import make_generator
@@ -98,7 +98,7 @@ def test_learned_noise_is_exported_and_audited(
     run, out = learned(tmp_path / "run", defence), tmp_path / "encoder.onnx"
     assert main(["export", str(run.folder), "--out", str(out)]) == 0
     assert "standard deviations in the output 'noise'" in capsys.readouterr().out
-    net = load_net(run)
+    net = build_device_net(run.flat, posterior_samples(run), "head")
     images = run.splits.test.x[:5]
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     z, noise = map(torch.from_numpy, session.run(["z", "noise"], {"images": images.numpy()}))
@@ -121,7 +121,3 @@ def test_learned_noise_is_exported_and_audited(
     loaded = load_encoder(str(out))
     again = fedcel.measure_leakage(loaded.encode, x, y, noise=loaded.learned_noise)
     assert again.bits_beyond_label == pytest.approx(leak.bits_beyond_label, abs=1e-3)
-
-
-def load_net(run: run_folder.Run) -> SplitNet:
-    return build_device_net(run.flat, posterior_samples(run), "head")

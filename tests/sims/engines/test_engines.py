@@ -1,8 +1,8 @@
 """The engines agree, with our strategies and with Flower's."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines.local import LocalTrainer
 from sims.engines.simulate import simulate
+from tests.fedcel.test_torch_state import float64_default
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import FOLLOWING, events, model, run
 
@@ -124,17 +125,7 @@ def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
         simulate(settings, tmp_path / "run")
 
 
-@contextmanager
-def use_float64() -> Iterator[None]:
-    """Let new tensors be of double precision within the block."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize("mode", [use_float64, torch.inference_mode])
+@pytest.mark.parametrize("mode", [float64_default, torch.inference_mode])
 def test_what_a_caller_switched_off_changes_no_run(
     tmp_path: Path, mode: Callable[[], AbstractContextManager[None]]
 ) -> None:

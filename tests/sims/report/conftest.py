@@ -125,13 +125,6 @@ def attack_of(mse: float, attack: str = "decoder", **more: object) -> dict[str, 
     return {**how, **scores, **more}
 
 
-def add_attack(folder: Path, number: int, attack: dict[str, object]) -> None:
-    """Add an attack to a row of bench.json."""
-    rows = json.loads((folder / "bench.json").read_text())
-    rows[number]["attacks"].append(attack)
-    (folder / "bench.json").write_text(json.dumps(rows))
-
-
 def write_bench(
     folder: Path, cells: dict[str, tuple[float, float, float, float]] = CELLS, seeds: int = 1
 ) -> Path:

@@ -113,20 +113,6 @@ def test_cost_on_the_device(make_bench: Make) -> None:
     assert ["cluster", "–", "16.6", "–", "256", "1.21"] in rows
 
 
-def test_run_that_kept_no_samples(make_bench: Make) -> None:
-    """Its predictions are the last model's, and the page calls them so."""
-    run = make_bench() / "runs" / "1-0"
-    path = run / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": 0}))
-    text = text_of(run)
-    rows = Page(text).rows
-    assert [row[1] for row in rows if row[-1] == "0.070" and len(row) == 6] == [
-        "last model (no samples kept)",
-        "point model",
-    ]
-    assert "average of" not in text
-
-
 def test_every_attack_and_epsilon(drawn: Path, page: Page) -> None:
     """All attack rows, the reason of the skipped one, and each epsilon of each variant."""
     assert sum(row[2:3] == ["decoder"] for row in page.rows) == 9
@@ -221,13 +207,6 @@ def test_contradictions_are_an_alarm(drawn: Path, make_bench: Make) -> None:
     assert text.count("decoder picks the right image in 0.900 of cases") == 6
     assert "<p>gated, training seed 0: On smashed" in text
     assert "<summary>1 more</summary>" in text
-
-
-def test_failed_cells_are_named(make_bench: Make) -> None:
-    """With the reason, as text."""
-    folder = make_bench()
-    (folder / "failed.json").write_text('[{"cell": "b-0", "reason": "loss <inf>"}]')
-    assert "table or figure: b-0 (loss &lt;inf&gt;)" in text_of(folder)
 
 
 def test_damage_writes_nothing(make_bench: Make) -> None:

@@ -132,11 +132,6 @@ def test_alone() -> None:
     assert "With none, the best" in said(NONE)
 
 
-def test_unmeasured() -> None:
-    """No number, no verdict."""
-    assert "were not measured" in said(cell("run", 0.9, None))
-
-
 def attack(mse: float) -> CellAttack:
     return CellAttack(attack="decoder", mse=mse, oracle_mse=0.0434)
 

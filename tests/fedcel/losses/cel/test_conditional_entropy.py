@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel import CEL, CutShape, Plain
+from fedcel.losses.cel import Plain
 from fedcel.losses.cel.class_spread import ClassShare, class_shares
 from fedcel.losses.cel.conditional_entropy import (
     channel_penalty,
@@ -102,12 +102,3 @@ def test_no_noise_is_refused_where_it_divides(penalty: str) -> None:
     """The message names the setting and the remedy."""
     with pytest.raises(SettingsError, match=r"net\.noise is 0\.0, must be above 0.*linear"):
         charge(0.0, 64, penalty=penalty)
-
-
-def test_every_kind_is_bound_to_a_cut() -> None:
-    """A loss has the name of its kind; `none` is no loss."""
-    cut = CutShape(10, 64, 0.3)
-    assert CEL.model_validate({}).make_term(cut, None) is None
-    for kind in CEL.kinds.keys() - {"none", ":"}:
-        bound = CEL.model_validate({"kind": kind}).bind(cut)
-        assert type(bound).__name__.lower() == kind.replace("-", "")

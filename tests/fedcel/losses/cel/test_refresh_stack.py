@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError, StackingError
-from fedcel.losses.cel import CEL, Cluster
+from fedcel.losses.cel import Cluster
 from fedcel.losses.protocol import State
 from fedcel.named_tensors import select_row, stack_states
 from tests.fedcel.losses.cel.gates import gated
@@ -36,12 +36,7 @@ def wide_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cluster(**options: Any) -> Any:
     """Return the linear loss of three classes."""
-    return stacked(Cluster(penalty="linear", **options))
-
-
-def stacked(options: CEL) -> Any:
-    """Return the loss of one client, whose `term` is that of several at once."""
-    return single(options, CLASSES)
+    return single(Cluster(penalty="linear", **options), CLASSES)
 
 
 def fresh(seed: int) -> torch.Generator:
