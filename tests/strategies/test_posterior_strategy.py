@@ -81,6 +81,16 @@ def test_the_threshold_goes_down_with_the_round() -> None:
         assert record_names.GAMMA not in message.content[record_names.CONFIG]
 
 
+def test_the_encoder_stays_after_burn_in() -> None:
+    """Scope head: the first `cut` parameters do not move in a sampling round."""
+    s = strategy(rounds=10, **{"chain.burn-in": 0.6})
+    s.state = s.state._replace(round=7, average=torch.ones(9))
+    begin(s)
+    s.aggregate_train(8, [reply(k) for k in EXAMPLES])
+    assert not s.state.model[:6].any()
+    assert s.state.model[6:].all()
+
+
 def test_a_client_whose_node_is_gone_is_left_out_of_the_round() -> None:
     """Its weight stays its own; the others are asked, and the round says who was missing."""
     s = strategy()
