@@ -107,7 +107,7 @@ def test_what_an_own_net_raises_in_training_is_named(monkeypatch: pytest.MonkeyP
     assert update(**name).delta.isfinite().all()
 
     def fail(self: object, images: Tensor) -> Tensor:
-        return test_net_contract.Crashing()(images)
+        return test_net_contract.fail(images)
 
     monkeypatch.setattr("fedcel.nets.FlatNet.encode", fail)
     with pytest.raises(FailedError, match="net.name .*:sound' failed: KeyError: 'layer seven'"):
