@@ -156,8 +156,9 @@ def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncod
     if is_library:
         return load_from_library(reference, at, weights)
     if ":" not in reference:
+        fault = "is no encoder" if path.exists() else "does not exist"
         raise NetError(
-            f"{reference!r} is no encoder; give a run folder, a file that ends in {ONNX_SUFFIX} or "
+            f"{reference!r} {fault}; give a run folder, a file that ends in {ONNX_SUFFIX} or "
             f"{EXPORT_SUFFIX}, torchvision:NAME, timm:NAME, or 'package.module:object'"
         )
     loaded = load_from_object(reference)

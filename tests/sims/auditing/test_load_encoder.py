@@ -142,7 +142,8 @@ def test_other_types_of_an_onnx_file_are_refused(tmp_path: Path) -> None:
     ("reference", "error", "words"),
     [
         ("nowhere.onnx", NetError, "there is no file nowhere.onnx"),
-        ("nowhere", NetError, "'nowhere' is no encoder; give a run folder, a file that ends in"),
+        ("nowhere", NetError, "'nowhere' does not exist; give a run folder, a file that ends in"),
+        (__file__, NetError, "'.*' is no encoder; give a run folder, a file that ends in"),
         (f"{__name__}:NUMBER", PluginError, "is int, must be a torch.nn.Module"),
         (f"{__name__}:export_program", PluginError, "called without arguments, failed"),
         ("nowhere:encoder", PluginError, "no module 'nowhere'"),
