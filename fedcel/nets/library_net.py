@@ -29,6 +29,8 @@ TIMM_CONFIG = "pretrained_cfg"
 """Attribute of a module of timm with the normalisation of its training images."""
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 """Keys below which a checkpoint of a training may hold the parameters."""
+SPREAD = 1.5
+"""Standard deviation of a message's values before the sigmoid, as training begins."""
 
 
 class CutNet(NetSettings):
@@ -43,8 +45,8 @@ class CutNet(NetSettings):
     features: int = Field(
         64,
         ge=0,
-        description="Values of the smashed data, D: a 1x1 convolution leads there from the cut, "
-        "another back, and D are in [0, 1]; 0: the layer's own values are sent.",
+        description="Values of the smashed data, D, in [0, 1]: those of a 1x1 convolution at the "
+        "cut, or of a linear layer where they are fewer than its positions; 0: the layer's own.",
     )
     cut: str = Field(
         "none",
@@ -102,27 +104,26 @@ class CutNet(NetSettings):
             setattr(halves[0], POSITIONS, prod(cut) // cut[0] if axis == 0 else 1)
             return halves
         positions = prod(cut) // cut[axis]
-        if self.features % positions:
+        there: list[nn.Module]
+        back: list[nn.Module]
+        if self.features < positions:
+            there = [nn.Flatten(), nn.Linear(prod(cut), self.features)]
+            back = [nn.Linear(self.features, prod(cut)), nn.Unflatten(1, cut)]
+            positions = 1
+        elif self.features % positions:
             raise NetError(
-                f"net.features is {self.features}, must be 0 or a multiple of {positions}: layer "
-                f"{self.cut!r} gives {cut[axis]} channels at {positions} positions"
+                f"net.features is {self.features}, must be a multiple of {positions} or below it: "
+                f"layer {self.cut!r} gives {cut[axis]} channels at {positions} positions"
             )
-        channels = self.features // positions
-        layers = [
-            normalise,
-            encoder,
-            MovedChannels(axis),
-            nn.Conv2d(cut[axis], channels, 1),
-            nn.Flatten(),
-            nn.Sigmoid(),
-        ]
-        setattr(device_half := nn.Sequential(*layers), POSITIONS, positions)
-        return device_half, nn.Sequential(
-            nn.Unflatten(1, (channels, positions, 1)),
-            nn.Conv2d(channels, cut[axis], 1),
-            RestoredChannels(axis, cut),
-            head,
-        )
+        else:
+            channels = self.features // positions
+            there = [MovedChannels(axis), nn.Conv2d(cut[axis], channels, 1), nn.Flatten()]
+            moved = nn.Conv2d(channels, cut[axis], 1)
+            back = [nn.Unflatten(1, (channels, positions, 1)), moved, RestoredChannels(axis, cut)]
+        device_half = nn.Sequential(normalise, encoder, *there, nn.Sigmoid())
+        setattr(device_half, POSITIONS, positions)
+        spread_outputs(there[1], nn.Sequential(encoder, there[0])(images))
+        return device_half, nn.Sequential(*back, head)
 
 
 class LibraryNet(CutNet, prefixes=LIBRARIES):
@@ -143,6 +144,20 @@ class LibraryNet(CutNet, prefixes=LIBRARIES):
     def make_model(self, classes: int) -> tuple[nn.Module, nn.Module]:
         """Make the model and its normalisation."""
         return make_model(self.name, classes), Normalise(*find_normalisation(self.name))
+
+
+@torch.no_grad()
+def spread_outputs(layer: nn.Module, inputs: Float[Tensor, "B ..."]) -> None:
+    """Scale a linear or convolution layer: each channel's outputs get mean 0, deviation `SPREAD`.
+
+    Behind a pretrained encoder a sigmoid's values else hardly differ between images, and the noise
+    hides them all when training begins (Mishkin and Matas, ICLR 2016, section 3).
+    """
+    spread, mean = torch.std_mean(layer(inputs).transpose(0, 1).flatten(1), 1)
+    scale = torch.where(spread > 0, SPREAD / spread, 1.0)
+    weight, bias = keep_parameters(layer).parameters()
+    weight.mul_(scale.view(-1, *[1] * (weight.ndim - 1)))
+    bias.sub_(mean).mul_(scale)
 
 
 class Normalise(nn.Module):

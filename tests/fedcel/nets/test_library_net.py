@@ -70,13 +70,15 @@ def test_halves_answer_as_the_model(file: str, trained: nn.Module, files: Path) 
     assert net.features == 48 * 16 and net.positions == 16
 
 
-def test_an_adapter_bounds_the_features() -> None:
-    """D features in [0, 1], of as many positions as the cut has."""
-    net = build()
-    z = net.encode(torch.rand(5, *SHAPE)).detach()
-    assert z.shape == (5, 64) and net.positions == 16
+@pytest.mark.parametrize(("features", "positions"), [(64, 16), (15, 1)])
+def test_an_adapter_bounds_the_features(features: int, positions: int, files: Path) -> None:
+    """D features in [0, 1], of as many positions as the cut has, or of all; none is constant."""
+    net = build(features=features, weights=str(files / "own.pth"))
+    z = net.encode(torch.rand(50, *SHAPE)).detach()
+    assert z.shape == (50, features) and net.positions == positions
     assert 0 <= float(z.min()) < float(z.max()) <= 1
-    assert net.answer(z).shape == (5, 10)
+    assert float(z.std(0).min()) > 0.1
+    assert net.answer(z).shape == (50, 10)
 
 
 def test_a_frozen_encoder_is_not_sent(files: Path) -> None:
@@ -177,7 +179,7 @@ def test_models_of_timm(name: str) -> None:
         (
             {"features": 65},
             NetError,
-            "must be 0 or a multiple of 16: .* 48 channels at 16 positions",
+            "must be a multiple of 16 or below it: .* 48 channels at 16 positions",
         ),
         ({"name": "torchvision:resnet81"}, NetError, "nearest of torchvision: resnet"),
         ({"weights": "/nowhere.pth"}, NetError, "cannot be read"),
