@@ -203,7 +203,7 @@ def make_answer_table(options: Sequence[AnswerOption], classes: int) -> Table:
         seconds = sorted(score.seconds for score in scores)[len(scores) // 2]
         cells = [f"{100 * score.accuracy:.1f} ({score.ece:.3f})" for score in scores]
         rows.append([*names, f"{1e6 * seconds:.0f}", *cells])
-    ceilings = [f"{100 * accuracy_ceiling(epsilon, 0, classes):.1f}" for epsilon in epsilons]
+    ceilings = [f"{100 * accuracy_ceiling(epsilon, 0.0, classes):.1f}" for epsilon in epsilons]
     rows.append(["limit for a perfect model", "", "", *ceilings])
     heads = [f"eps {epsilon:g}" for epsilon in epsilons]
     head = ["accuracy, % (ECE)", "clip", "us an answer", *heads]
