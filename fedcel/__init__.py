@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from fedcel.nets import Cut as Cut
     from fedcel.nets import FlatNet as FlatNet
     from fedcel.nets import SplitNet as SplitNet
+    from fedcel.nets.narrow import narrow as narrow
     from fedcel.nets.split_model import CutPoint as CutPoint
     from fedcel.nets.split_model import list_cuts as list_cuts
     from fedcel.nets.split_model import split as split

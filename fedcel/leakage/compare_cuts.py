@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, isfinite, log2
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -27,13 +27,16 @@ from fedcel.nets import (
     CountedCut,
     CutPoint,
     TracedModel,
+    attach_values,
     count_operations,
     encode_images,
     evaluation_mode,
+    fit_values,
     place_images,
 )
 from fedcel.progress import listen_to_progress, tell_progress
 from fedcel.ranges import check_whole
+from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -61,6 +64,7 @@ def compare_cuts(
     at: Sequence[str] | Literal["thinned", "all"] = "thinned",
     limits: CutLimits | None = None,
     normalise: nn.Module | None = None,
+    values: int = 0,
     linearised: int = 30,
     seed: int = 0,
 ) -> CutComparison:
@@ -69,10 +73,13 @@ def compare_cuts(
     Each cut gets the most Gaussian noise with which the rest of the model, unchanged, stays within
     the allowed loss of accuracy. With this noise the leak of one message is measured.
 
+    With `values` a cut of more features sends as many values, those that the rest of the model
+    reads (`narrow`), which a random half of the images decides; the others are measured.
+
     Example:
         >>> cuts = fedcel.compare_cuts(model, images, labels, limits=fedcel.CutLimits(max_bits=5))
         >>> print(cuts)
-        >>> encoder, head = fedcel.split(model, cuts.recommended.layer)
+        >>> encoder, head = cuts.recommended.encoder, cuts.recommended.head
 
     Args:
         model: As of `split`, from images to logits (B, classes).
@@ -85,6 +92,7 @@ def compare_cuts(
             one follows at no cost.
         limits: Limits of loss, leak and cost; None: one point of accuracy.
         normalise: Layer that makes of images in [0, 1] what the model takes; None: nothing.
+        values: Values of a message, at most; 0: all features.
         linearised: Images whose linearised leak is measured, 2 or more.
         seed: Decides the noise.
 
@@ -98,10 +106,22 @@ def compare_cuts(
     limits = limits or CutLimits()
     stack = to_tensor(images, "images").float()
     check_whole("linearised", linearised, 2)
+    check_whole("values", values, 0)
     if len(stack) < MIN_IMAGES:
         raise ValueError(f"there are {len(stack)} images, must be {MIN_IMAGES} or more")
+    if len(stack) < 2 * max(values, MIN_IMAGES * (values > 0)):
+        raise ValueError(
+            f"there are {len(stack)} images, must be {2 * max(values, MIN_IMAGES)} or more with "
+            f"values {values}: one half decides what is read"
+        )
     check_features(stack.flatten(1), "images")
     y = None if labels is None else to_labels(labels, len(stack)).cpu()
+    everything = stack
+    if values:
+        order = torch.randperm(len(stack), generator=make_generator(seed, "cuts/halves"))
+        measured = order[len(order) // 2 :]
+        everything, stack = stack[order], stack[measured]
+        y = None if y is None else y[measured]
     has_classes = y is not None and 2 * len(torch.unique(y)) <= len(y)
     groups = y if has_classes else None
     prior = fit_image_prior(stack, groups)
@@ -115,6 +135,7 @@ def compare_cuts(
         traced=traced,
         normalise=normalise or nn.Identity(),
         images=stack,
+        values=values,
         groups=groups,
         prior=prior,
         limits=limits,
@@ -128,9 +149,9 @@ def compare_cuts(
         is_right = logits.argmax(1) == targets
         bench.plan(chosen, count_operations(lambda: bench.encode_one(traced.module)))
         cuts = list[MeasuredCut]()
-        for group in group_cuts(chosen, len(stack)):
+        for group in group_cuts(chosen, len(everything)):
             encoders = traced.encode_at(cut.point.layer for cut in group)
-            table = bench.encode(encoders)
+            table = bench.encode(encoders, everything)
             tables = torch.split(table, [cut.point.features for cut in group], 1)
             del table
             for cut, features in zip(group, tables, strict=True):
@@ -207,6 +228,17 @@ def group_cuts(cuts: Sequence[CountedCut], count: int) -> Iterator[list[CountedC
     yield group
 
 
+class Message(NamedTuple):
+    """Halves of the model, and what the first sends of the images."""
+
+    encoder: nn.Module
+    head: nn.Module
+    shape: tuple[int, ...]
+    features: Float[Tensor, "N D"]
+    macs: int = 0
+    """Beyond those of the layer that is cut."""
+
+
 @dataclass(kw_only=True)
 class CutBench:
     """Images and options with which every cut is measured, and the progress."""
@@ -218,6 +250,8 @@ class CutBench:
     """Labels, where bits are those beyond the label."""
     prior: ImagePrior
     limits: CutLimits
+    values: int
+    """Of a message, at most; 0: all features."""
     linearised: int
     seed: int
     operations: int = 1
@@ -240,7 +274,7 @@ class CutBench:
 
     def linearising_passes(self, cut: CountedCut) -> float:
         """Estimate the passes of linearising around all images."""
-        passes = count_passes(cut.point.features, self.images[0].numel())
+        passes = count_passes(self.count_values(cut), self.images[0].numel())
         count = min(self.linearised, len(self.images))
         return count * passes * max(LEAST_SHARE, cut.operations / self.operations)
 
@@ -255,22 +289,47 @@ class CutBench:
         features: Tensor = sender(place_images(self.images[:1], sender))
         return features
 
-    def encode(self, module: nn.Module) -> Float[Tensor, "N D"]:
-        """Compute what a part of the model makes of the images."""
+    def encode(
+        self, module: nn.Module, images: Shaped[Tensor, "N ..."] | None = None
+    ) -> Float[Tensor, "N D"]:
+        """Compute what a part of the model makes of images, those measured or others."""
+        sender = nn.Sequential(self.normalise, module)
         with listen_to_progress(lambda *_: None):
-            return encode_images(nn.Sequential(self.normalise, module), self.images).cpu()
+            return encode_images(sender, self.images if images is None else images).cpu()
+
+    def count_values(self, cut: CountedCut) -> int:
+        """Count the values of a message, at most."""
+        return min(self.values or cut.point.features, cut.point.features)
+
+    def choose_message(self, cut: CountedCut, features: Float[Tensor, "A D"]) -> "Message":
+        """Choose what is sent: a layer's features, or the few values that the head reads of them.
+
+        The images that are not measured decide which.
+        """
+        layer, shape = cut.point
+        encoder, head = self.traced.split(layer)
+        if not self.values:
+            return Message(encoder, head, shape, features)
+        fitting, features = features[: -len(self.images)], features[-len(self.images) :]
+        if self.values >= cut.point.features:
+            return Message(encoder, head, shape, features)
+        reader, writer = fit_values(head, fitting, shape=shape, values=self.values, seed=self.seed)
+        encoder, head = attach_values(encoder, head, reader, writer, shape=shape)
+        return Message(
+            encoder, head, (reader.out_features,), reader(features), reader.weight.numel()
+        )
 
     def measure(
         self,
         cut: CountedCut,
-        features: Float[Tensor, "N D"],
+        features: Float[Tensor, "A D"],
         targets: Int[Tensor, " N"],
         is_right: Bool[Tensor, " N"],
     ) -> MeasuredCut:
         """Measure a cut of which the features are known."""
-        layer, shape = cut.point
+        layer = cut.point.layer
         check_features(features, f"features of layer {layer!r}")
-        encoder, head = self.traced.split(layer)
+        encoder, head, shape, features, more_macs = self.choose_message(cut, features)
         sender = nn.Sequential(self.normalise, encoder)
         rms = float(features.double().square().mean().sqrt())
         scorer = NoisyHead(
@@ -293,9 +352,11 @@ class CutBench:
         losses = is_right.double() - right
         return MeasuredCut(
             layer=layer,
+            encoder=encoder,
+            head=head,
             shape=shape,
-            features=cut.point.features,
-            macs=cut.operations // 2,
+            features=features.shape[1],
+            macs=cut.operations // 2 + more_macs,
             parameters=count_parameters(sender),
             milliseconds=time_milliseconds(sender, self.images[:1]),
             rms=rms,
@@ -320,6 +381,8 @@ class CutBench:
         image = place_images(self.images[:1], sender)
         return MeasuredCut(
             layer=ANSWER,
+            encoder=self.traced.module,
+            head=nn.Identity(),
             shape=(1,),
             features=ceil(log2(classes) / 8),
             macs=count_operations(lambda: sender(image)) // 2,

@@ -1,9 +1,11 @@
 """Cuts of a model, measured: limits on them, the best that meets these, and the nearest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf, isfinite
 from typing import NamedTuple
+
+from torch import nn
 
 from fedcel.errors import SettingsError
 from fedcel.leakage.leakage import Leakage
@@ -73,6 +75,10 @@ class MeasuredCut:
 
     layer: str
     """Layer whose output is sent; `answer alone`: the class is."""
+    encoder: nn.Module = field(repr=False)
+    """The device's half, without a normalisation of the images."""
+    head: nn.Module = field(repr=False)
+    """The rest, from features in their own shape to logits."""
     shape: tuple[int, ...]
     features: int
     """Values of a message, D."""
@@ -135,7 +141,8 @@ class MeasuredCut:
         Returns:
             What JSON can hold, by the names of the attributes.
         """
-        numbers = {part.name: getattr(self, part.name) for part in fields(self)}
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        numbers = {name: v for name, v in values.items() if not isinstance(v, nn.Module)}
         linearised = self.linearised and self.linearised.to_dict()
         return numbers | {"leak": self.leak.to_dict(), "linearised": linearised}
 

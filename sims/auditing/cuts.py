@@ -73,6 +73,7 @@ class CutsPlan(ModelPlan):
         is_all: Whether all layers are compared.
         limits: Limits of loss, leak and cost.
         attack: Name of the attack that rebuilds images at each cut; empty: none.
+        values: Values of a message, at most; 0: all features.
         linearised: Images whose linearised leak is measured.
     """
 
@@ -81,6 +82,7 @@ class CutsPlan(ModelPlan):
     is_all: bool = False
     limits: CutLimits
     attack: str = "kernel-ridge"
+    values: int = 0
     linearised: int = 30
 
 
@@ -205,6 +207,7 @@ def compare_model_cuts(
                 at=tuple(plan.at) or ("all" if plan.is_all else "thinned"),
                 limits=plan.limits,
                 normalise=normalise,
+                values=plan.values,
                 linearised=plan.linearised,
                 seed=plan.seed,
             )
@@ -217,7 +220,7 @@ def compare_model_cuts(
         )
         keep(result)
         for layer, pictures in rebuild_images(
-            plan, loaded.encode, normalise=normalise, images=images, comparison=comparison
+            plan, normalise=normalise, images=images, comparison=comparison
         ):
             result = replace(result, rebuilt={**result.rebuilt, layer: pictures})
             keep(result)
@@ -270,7 +273,6 @@ def load_model(plan: CutsPlan) -> LoadedEncoder:
 
 def rebuild_images(
     plan: CutsPlan,
-    model: nn.Module,
     *,
     normalise: nn.Module,
     images: Images,
@@ -288,7 +290,7 @@ def rebuild_images(
     with show_attacks(f"rebuilding {count} images") as listener:
         for number, cut in enumerate(cuts):
             listener.begin_seed(number, len(cuts), f"{plan.attack} at {cut.layer}")
-            encode = nn.Sequential(normalise, fedcel.split(model, cut.layer)[0])
+            encode = nn.Sequential(normalise, cut.encoder)
             inversion = invert(
                 encode,
                 images.x[:count],

@@ -77,6 +77,15 @@ def cuts_command(
         float | None,
         option(metavar="N", help="Most bytes of one message in float32."),
     ] = None,
+    values: Annotated[
+        int,
+        option(
+            min=0,
+            metavar="N",
+            help="Most values of a message, those that the rest of the model reads; 0: a layer's "
+            "own.",
+        ),
+    ] = 0,
     weights: Weights = "",
     images: Annotated[
         int, typer.Option(min=20, help="Number of images to measure, at most.")
@@ -123,6 +132,7 @@ def cuts_command(
             max_bytes=max_bytes,
         ),
         attack="" if attack == "none" else attack,
+        values=values,
         weights=weights,
         images=images,
         size=size,

@@ -117,6 +117,26 @@ def test_the_best_cut_is_found(funnel: fedcel.CutComparison) -> None:
     assert in_error.recommended is not None and in_error.recommended.layer == "gist"
 
 
+def test_a_message_of_one_value(funnel: fedcel.CutComparison) -> None:
+    """Behind the wide layer it is what the gist is, the sum of pixels, and leaks as little."""
+    images, labels = make_images(160)
+    spread, gist = fedcel.compare_cuts(
+        Funnel(), images, labels, at=["spread", "gist"], values=1
+    ).cuts
+    assert spread.shape == (1,) and spread.bytes == 4 and spread.macs == 1024 + 64
+    assert gist.macs == 1088 and gist.parameters == 1088
+    fresh, _ = make_images(40)
+    with torch.no_grad():
+        pairs = torch.stack([spread.encoder(fresh)[:, 0], fresh.flatten(1).sum(1)])
+        assert abs(float(torch.corrcoef(pairs)[0, 1])) > 1 - 1e-5
+        torch.testing.assert_close(spread.head(spread.encoder(fresh)), Funnel()(fresh))
+    ratio = float(gist.rms / gist.noise * spread.noise / spread.rms)  # of noises that were found
+    assert 2**spread.leak_bits * ratio == pytest.approx(2**gist.leak_bits, rel=0.1)
+    assert spread.leak_bits < funnel.cuts[1].leak_bits / 5
+    with pytest.raises(ValueError, match="39 images, must be 40 or more with values 3"):
+        fedcel.compare_cuts(Funnel(), *make_images(39), values=3)
+
+
 @pytest.mark.parametrize(
     ("limits", "nearest", "words"),
     [

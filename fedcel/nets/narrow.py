@@ -1,0 +1,150 @@
+"""Messages of few values: those directions of a cut's features that the rest of the net reads."""
+
+from math import ceil
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from fedcel.errors import NetError
+from fedcel.nets.encode_images import (
+    choose_batch_size,
+    encode_images,
+    evaluation_mode,
+    place_images,
+)
+from fedcel.ranges import check_whole
+from fedcel.seeding import make_generator
+
+GRADIENTS = 20
+"""Gradients for each value, or one an image where these are more."""
+LEAST_SHARE = 1e-5
+"""Of the strongest direction, in another that is still told from rounding."""
+
+
+def narrow(
+    encoder: nn.Module,
+    head: nn.Module,
+    images: Shaped[Tensor, "N ..."],
+    *,
+    values: int = 16,
+    seed: int = 0,
+) -> tuple[nn.Module, nn.Module]:
+    """Narrow a cut to the few values on which the head's answers depend.
+
+    The features' covariance and that of the logits' gradients are balanced: of all linear maps to
+    so few values, these lose least of the logits where the head is linear and the features are
+    Gaussian. A value's standard deviation is its share of the logits, so that noise of one standard
+    deviation harms the answer about equally in each. No label is needed and nothing is trained.
+
+    Example:
+        >>> encoder, head = fedcel.split(model, "layer3")
+        >>> encoder, head = fedcel.narrow(encoder, head, images, values=16)
+
+    Args:
+        encoder: As of `split`, from images to features (B, ...).
+        head: As of `split`, from features to logits (B, classes).
+        images: (N, ...), as many as values or more, as the encoder takes them.
+        values: Values of a message, at most. There are fewer where the logits depend on fewer, such
+            as classes - 1 behind a linear head.
+        seed: Decides the directions of the logits whose gradients are taken.
+
+    Returns:
+        Encoder, to values (B, k), and head from these. Both hold the layers of those given.
+
+    Raises:
+        NetError: The encoder refuses the images, or the logits depend on no value of the cut.
+        ValueError: The cut has as few values already, or there are fewer images.
+
+    References:
+        Otto, Padovan and Rowley, SIAM Journal on Scientific Computing 45(5), 2023 (CoBRAS).
+    """
+    with evaluation_mode(encoder), torch.no_grad():
+        shape = encoder(place_images(images[:1], encoder)).shape[1:]
+    features = encode_images(encoder, images).cpu()
+    reader, writer = fit_values(head, features, shape=tuple(shape), values=values, seed=seed)
+    return attach_values(encoder, head, reader, writer, shape=tuple(shape))
+
+
+def attach_values(
+    encoder: nn.Module,
+    head: nn.Module,
+    reader: nn.Linear,
+    writer: nn.Linear,
+    *,
+    shape: tuple[int, ...],
+) -> tuple[nn.Module, nn.Module]:
+    """Put the maps from features to values, and back, between encoder and head."""
+    return (
+        nn.Sequential(encoder, nn.Flatten(), reader),
+        nn.Sequential(writer, nn.Unflatten(1, shape), head),
+    )
+
+
+def fit_values(
+    head: nn.Module,
+    features: Float[Tensor, "N D"],
+    *,
+    shape: tuple[int, ...],
+    values: int,
+    seed: int,
+) -> tuple[nn.Linear, nn.Linear]:
+    """Fit the maps from features to few values and back.
+
+    Args:
+        head: From features in their own shape to logits.
+        features: (N, D), of N images.
+        shape: That of one image's features.
+        values: Values of a message, at most.
+        seed: Decides the directions of the logits whose gradients are taken.
+
+    Returns:
+        Linear maps from D features to k values, and back.
+
+    Raises:
+        NetError: The logits depend on no value of the cut.
+        ValueError: There are as few features, or fewer images.
+    """
+    count, width = features.shape
+    check_whole("values", values, 1)
+    if values >= width or values > count:
+        raise ValueError(
+            f"values is {values}, must be below the {width} of the cut and at most {count}, the "
+            "number of images"
+        )
+    gradients = _pull_gradients(head, features, shape, ceil(GRADIENTS * values / count), seed)
+    mean = features.mean(0)
+    centred = features - mean
+    scale = (len(gradients) * count) ** 0.5
+    left, shares, right = torch.linalg.svd(
+        (gradients @ centred.T).double() / scale, full_matrices=False
+    )
+    size = min(values, int((shares > LEAST_SHARE * shares[0]).sum()))
+    if not size:
+        raise NetError("the head's logits depend on no value of the cut")
+    left, shares, right = left[:, :size].float(), shares[:size].float(), right[:size].float()
+    reader, writer = nn.Linear(width, size), nn.Linear(size, width)
+    with torch.no_grad():
+        reader.weight.copy_(left.T @ gradients / len(gradients) ** 0.5)
+        reader.bias.copy_(-(reader.weight @ mean))
+        writer.weight.copy_(centred.T @ right.T / (count**0.5 * shares))
+        writer.bias.copy_(mean)
+    return reader, writer
+
+
+def _pull_gradients(
+    head: nn.Module, features: Float[Tensor, "N D"], shape: tuple[int, ...], draws: int, seed: int
+) -> Float[Tensor, "G D"]:
+    """Return gradients of random sums of the logits, whose common shift no answer depends on."""
+    generator = make_generator(seed, "narrow")
+    gradients = []
+    with evaluation_mode(head), torch.enable_grad():
+        for rows in torch.split(features, choose_batch_size(features)):
+            for _ in range(draws):
+                z = place_images(rows.detach().reshape(-1, *shape), head).requires_grad_()
+                logits = head(z)
+                weights = torch.randn(logits.shape, generator=generator).to(logits)
+                centred = logits - logits.mean(1, keepdim=True)
+                (gradient,) = torch.autograd.grad((centred * weights).sum(), z)
+                gradients.append(gradient.flatten(1).cpu())
+    return torch.cat(gradients)
