@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, isfinite, log2
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -27,11 +27,10 @@ from fedcel.nets import (
     CountedCut,
     CutPoint,
     TracedModel,
-    attach_values,
     count_operations,
     encode_images,
     evaluation_mode,
-    fit_values,
+    narrow_features,
     place_images,
 )
 from fedcel.progress import listen_to_progress, tell_progress
@@ -313,11 +312,12 @@ class CutBench:
         fitting, features = features[: -len(self.images)], features[-len(self.images) :]
         if self.values >= cut.point.features:
             return Message(encoder, head, shape, features)
-        reader, writer = fit_values(head, fitting, shape=shape, values=self.values, seed=self.seed)
-        encoder, head = attach_values(encoder, head, reader, writer, shape=shape)
-        return Message(
-            encoder, head, (reader.out_features,), reader(features), reader.weight.numel()
+        encoder, head = narrow_features(
+            encoder, head, fitting, shape=shape, values=self.values, seed=self.seed
         )
+        reader = cast(nn.Linear, encoder[-1])
+        macs = reader.weight.numel()
+        return Message(encoder, head, (reader.out_features,), reader(features), macs)
 
     def measure(
         self,

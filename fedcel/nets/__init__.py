@@ -42,9 +42,8 @@ from fedcel.nets.library_net import find_normalisation as find_normalisation
 from fedcel.nets.library_net import load_weights as load_weights
 from fedcel.nets.library_net import make_model as make_model
 from fedcel.nets.library_net import read_normalisation as read_normalisation
-from fedcel.nets.narrow import attach_values as attach_values
-from fedcel.nets.narrow import fit_values as fit_values
 from fedcel.nets.narrow import narrow as narrow
+from fedcel.nets.narrow import narrow_features as narrow_features
 from fedcel.nets.net_contract import NET_TESTS as NET_TESTS
 from fedcel.nets.net_contract import NetCase as NetCase
 from fedcel.nets.net_faults import find_batch_layers as find_batch_layers

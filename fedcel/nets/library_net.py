@@ -104,11 +104,11 @@ class CutNet(NetSettings):
             setattr(halves[0], POSITIONS, prod(cut) // cut[0] if axis == 0 else 1)
             return halves
         positions = prod(cut) // cut[axis]
-        there: list[nn.Module]
-        back: list[nn.Module]
+        sent: list[nn.Module]
+        received: list[nn.Module]
         if self.features < positions:
-            there = [nn.Flatten(), nn.Linear(prod(cut), self.features)]
-            back = [nn.Linear(self.features, prod(cut)), nn.Unflatten(1, cut)]
+            sent = [nn.Flatten(), nn.Linear(prod(cut), self.features)]
+            received = [nn.Linear(self.features, prod(cut)), nn.Unflatten(1, cut)]
             positions = 1
         elif self.features % positions:
             raise NetError(
@@ -117,13 +117,17 @@ class CutNet(NetSettings):
             )
         else:
             channels = self.features // positions
-            there = [MovedChannels(axis), nn.Conv2d(cut[axis], channels, 1), nn.Flatten()]
+            sent = [MovedChannels(axis), nn.Conv2d(cut[axis], channels, 1), nn.Flatten()]
             moved = nn.Conv2d(channels, cut[axis], 1)
-            back = [nn.Unflatten(1, (channels, positions, 1)), moved, RestoredChannels(axis, cut)]
-        device_half = nn.Sequential(normalise, encoder, *there, nn.Sigmoid())
+            received = [
+                nn.Unflatten(1, (channels, positions, 1)),
+                moved,
+                RestoredChannels(axis, cut),
+            ]
+        device_half = nn.Sequential(normalise, encoder, *sent, nn.Sigmoid())
         setattr(device_half, POSITIONS, positions)
-        spread_outputs(there[1], nn.Sequential(encoder, there[0])(images))
-        return device_half, nn.Sequential(*back, head)
+        spread_outputs(sent[1], nn.Sequential(encoder, sent[0])(images))
+        return device_half, nn.Sequential(*received, head)
 
 
 class LibraryNet(CutNet, prefixes=LIBRARIES):

@@ -62,36 +62,22 @@ def narrow(
     with evaluation_mode(encoder), torch.no_grad():
         shape = encoder(place_images(images[:1], encoder)).shape[1:]
     features = encode_images(encoder, images).cpu()
-    reader, writer = fit_values(head, features, shape=tuple(shape), values=values, seed=seed)
-    return attach_values(encoder, head, reader, writer, shape=tuple(shape))
+    return narrow_features(encoder, head, features, shape=tuple(shape), values=values, seed=seed)
 
 
-def attach_values(
+def narrow_features(
     encoder: nn.Module,
-    head: nn.Module,
-    reader: nn.Linear,
-    writer: nn.Linear,
-    *,
-    shape: tuple[int, ...],
-) -> tuple[nn.Module, nn.Module]:
-    """Put the maps from features to values, and back, between encoder and head."""
-    return (
-        nn.Sequential(encoder, nn.Flatten(), reader),
-        nn.Sequential(writer, nn.Unflatten(1, shape), head),
-    )
-
-
-def fit_values(
     head: nn.Module,
     features: Float[Tensor, "N D"],
     *,
     shape: tuple[int, ...],
     values: int,
     seed: int,
-) -> tuple[nn.Linear, nn.Linear]:
-    """Fit the maps from features to few values and back.
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """Narrow a cut, as `narrow` does, whose features of some images are known.
 
     Args:
+        encoder: From images to features.
         head: From features in their own shape to logits.
         features: (N, D), of N images.
         shape: That of one image's features.
@@ -99,7 +85,7 @@ def fit_values(
         seed: Decides the directions of the logits whose gradients are taken.
 
     Returns:
-        Linear maps from D features to k values, and back.
+        Encoder, which ends in a linear layer from D features to k values, and head.
 
     Raises:
         NetError: The logits depend on no value of the cut.
@@ -112,28 +98,35 @@ def fit_values(
             f"values is {values}, must be below the {width} of the cut and at most {count}, the "
             "number of images"
         )
-    gradients = _pull_gradients(head, features, shape, ceil(GRADIENTS * values / count), seed)
+    draws = ceil(GRADIENTS * values / count)
+    gradients = pull_gradients(head, features, shape=shape, draws=draws, seed=seed)
     mean = features.mean(0)
     centred = features - mean
     scale = (len(gradients) * count) ** 0.5
-    left, shares, right = torch.linalg.svd(
-        (gradients @ centred.T).double() / scale, full_matrices=False
-    )
+    u, shares, v = torch.linalg.svd((gradients @ centred.T).double() / scale, full_matrices=False)
     size = min(values, int((shares > LEAST_SHARE * shares[0]).sum()))
     if not size:
         raise NetError("the head's logits depend on no value of the cut")
-    left, shares, right = left[:, :size].float(), shares[:size].float(), right[:size].float()
+    u, shares, v = u[:, :size].float(), shares[:size].float(), v[:size].float()
     reader, writer = nn.Linear(width, size), nn.Linear(size, width)
     with torch.no_grad():
-        reader.weight.copy_(left.T @ gradients / len(gradients) ** 0.5)
+        reader.weight.copy_(u.T @ gradients / len(gradients) ** 0.5)
         reader.bias.copy_(-(reader.weight @ mean))
-        writer.weight.copy_(centred.T @ right.T / (count**0.5 * shares))
+        writer.weight.copy_(centred.T @ v.T / (count**0.5 * shares))
         writer.bias.copy_(mean)
-    return reader, writer
+    return (
+        nn.Sequential(encoder, nn.Flatten(), reader),
+        nn.Sequential(writer, nn.Unflatten(1, shape), head),
+    )
 
 
-def _pull_gradients(
-    head: nn.Module, features: Float[Tensor, "N D"], shape: tuple[int, ...], draws: int, seed: int
+def pull_gradients(
+    head: nn.Module,
+    features: Float[Tensor, "N D"],
+    *,
+    shape: tuple[int, ...],
+    draws: int,
+    seed: int,
 ) -> Float[Tensor, "G D"]:
     """Return gradients of random sums of the logits, whose common shift no answer depends on."""
     generator = make_generator(seed, "narrow")
