@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import fedcel
 from sims.commands.main import main
 
 HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
@@ -46,17 +47,21 @@ def test_the_page_as_typed(
     monkeypatch.setattr(measuring, "bound_unseen", lambda *_, **__: None)
     text = PAGE.read_text()
     blocks = BLOCK.findall(text)
-    assert [kind for kind, _ in blocks] == ["python", "text", "python"]
-    (_, train), (_, table), (_, compare) = blocks
+    assert [kind for kind, _ in blocks] == ["python", "text", "text", "python", "python"]
+    (_, train), (_, table), (_, narrow_table), (_, narrow), (_, compare) = blocks
     names: dict[str, Any] = {"__name__": "page"}
     with torch.random.fork_rng():
         exec(train, names)
-        cuts, audit = COMMAND.findall(text)
-        assert main(shlex.split(cuts)) == 0
-        printed, shown = read_table(capsys.readouterr().out), read_table(table)
-        assert list(printed) == list(shown) and len(shown) == 8
-        for name in shown.keys() - {"cut", "--------------"}:
-            check_cells(printed[name], shown[name])
+        cuts, audit, narrowed = COMMAND.findall(text)
+        for command, shown in ((cuts, read_table(table)), (narrowed, read_table(narrow_table))):
+            assert main(shlex.split(command)) == 0
+            printed = read_table(capsys.readouterr().out)
+            assert list(printed) == list(shown) and len(shown) == 8
+            for name in shown.keys() - {"cut", "--------------"}:
+                check_cells(printed[name], shown[name])
+        names["fedcel"] = fedcel
+        exec(narrow, names)
+        assert names["encoder"](names["images"][:2]).shape == (2, 9)
         exec(compare.replace("200", "20"), names)
     assert capsys.readouterr().out.startswith("Cut at ")
     assert {path.name for path in (tmp_path / "cuts").iterdir()} == {"cuts.json", "report.html"}
