@@ -1,7 +1,9 @@
 """A residual net of CIFAR-10 whose messages have 8 192, 512 and 64 values at three layers.
 
 `cifar_net.py CIFAR --out FILE` trains the net from which every cell of `cifar-full.toml` starts, on
-the scenario's training images. CIFAR is a Hugging Face folder of the data set.
+the scenario's training images. CIFAR is a Hugging Face folder of the data set. To
+`--narrow FILE` it writes the net from which the cells of `cifar-narrow.toml` start: behind the same
+encoder a message of 16 values, and a head of its own, both fitted.
 """
 
 import sys
@@ -16,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images, augment_images, load_splits, to_floats
 from fedcel.files import read_tensors, write_tensors
-from fedcel.nets import fast_precision, initialise_parameters
+from fedcel.nets import encode_images, fast_precision, initialise_parameters
 from fedcel.nets.device import CPU
 from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
@@ -35,6 +37,8 @@ CUTS = {"shallow": "0", "middle": str(MIDDLE), "deep": "4"}
 """Layers whose outputs are 32 x 16 x 16, 32 x 4 x 4 and 64 values an image."""
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 24, 128, 0.1, 5e-4, 0.1
 WARM_UP = 0.2  # of the steps
+NARROW_NOISE = 0.3
+FIT_EPOCHS, FIT_RATE, SPREAD = 8, 5e-3, 1.5
 
 
 class Residual(nn.Module):
@@ -82,6 +86,53 @@ def make_bounded_net() -> nn.Sequential:
     net = make_cifar_net()
     last = cast(nn.Sequential, cast(nn.Sequential, net[MIDDLE])[-1])
     last[-1] = nn.Sigmoid()
+    return net
+
+
+def make_narrow_net(values: int = 16) -> nn.Sequential:
+    """Return the untrained net whose message at the middle cut is of few values in [0, 1]."""
+    net = make_bounded_net()
+    net[MIDDLE] = nn.Sequential(
+        *cast(nn.Sequential, net[MIDDLE]), nn.Flatten(), nn.Linear(512, values), nn.Sigmoid()
+    )
+    return nn.Sequential(
+        *net[: MIDDLE + 1], nn.Sequential(nn.Linear(values, 64), nn.ReLU()), nn.Linear(64, 10)
+    )
+
+
+def fit_narrow_net(wide: nn.Sequential, training: Images) -> nn.Sequential:
+    """Return the narrow net with the wide one's encoder, and all behind it fitted to its features.
+
+    The noise rises from nothing to that of the cells within the first half of the steps.
+
+    Args:
+        wide: The trained net with 512 values.
+        training: Images.
+    """
+    net = make_narrow_net()
+    initialise_parameters(net, stream := make_generator(0, "narrow-net"))
+    encoder, message = wide[: MIDDLE + 1], cast(nn.Sequential, net[MIDDLE])
+    net[:MIDDLE].load_state_dict(wide[:MIDDLE].state_dict())
+    message[:-3].load_state_dict(cast(nn.Sequential, wide[MIDDLE]).state_dict())
+    features, y = encode_images(encoder, to_floats(training.x)), training.y
+    layer = cast(nn.Linear, message[-2])
+    with torch.no_grad():  # else the sigmoid's values hardly differ between images
+        layer.weight.mul_(SPREAD / (features @ layer.weight.T).std(0)[:, None])
+        layer.bias.copy_(-(layer.weight @ features.mean(0)))
+    fitted = nn.Sequential(*message[-2:], *net[MIDDLE + 1 :])
+    steps = FIT_EPOCHS * (len(y) // BATCH)
+    adam = torch.optim.Adam(fitted.parameters(), FIT_RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(adam, FIT_RATE, steps)
+    for step in range(steps):
+        rows = torch.randint(len(y), (BATCH,), generator=stream)
+        sent = fitted[:2](features[rows])
+        sent = sent + min(1, 2 * step / steps) * NARROW_NOISE * torch.randn(
+            sent.shape, generator=stream
+        )
+        adam.zero_grad()
+        torch.autograd.backward(cross_entropy(fitted[2:](sent), y[rows]))
+        adam.step()
+        schedule.step()
     return net
 
 
@@ -139,13 +190,16 @@ def train_cifar_net(
 def train_start(
     path: Annotated[str, typer.Argument(help="Folder of CIFAR-10.")],
     out: Annotated[Path, option(help="File of the net; one that is there stays.")],
+    narrow: Annotated[Path, option(help="File of the net with few values.")],
 ) -> None:
-    """Train the net from which all defences start."""
+    """Train the nets from which all defences start."""
     torch.set_num_threads(1)
     settings = parse_settings(read_scenario(str(SCENARIO)).settings | {"data.path": path})
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    train_cifar_net(out, splits.training, make_net=make_bounded_net, noise=NOISE)
+    net = train_cifar_net(out, splits.training, make_net=make_bounded_net, noise=NOISE)
     print_line(f"net: {out}")
+    write_tensors(narrow, fit_narrow_net(net, splits.training).state_dict())
+    print_line(f"net with few values: {narrow}")
 
 
 if __name__ == "__main__":
