@@ -316,8 +316,8 @@ class CutBench:
             encoder, head, fitting, shape=shape, values=self.values, seed=self.seed
         )
         reader = cast(nn.Linear, encoder[-1])
-        macs = reader.weight.numel()
-        return Message(encoder, head, (reader.out_features,), reader(features), macs)
+        values = reader(place_images(features, reader)).cpu()
+        return Message(encoder, head, (reader.out_features,), values, reader.weight.numel())
 
     def measure(
         self,

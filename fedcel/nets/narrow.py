@@ -61,7 +61,7 @@ def narrow(
     """
     with evaluation_mode(encoder), torch.no_grad():
         shape = encoder(place_images(images[:1], encoder)).shape[1:]
-    features = encode_images(encoder, images).cpu()
+    features = encode_images(encoder, images)
     return narrow_features(encoder, head, features, shape=tuple(shape), values=values, seed=seed)
 
 
@@ -100,8 +100,9 @@ def narrow_features(
         )
     draws = ceil(GRADIENTS * values / count)
     gradients = pull_gradients(head, features, shape=shape, draws=draws, seed=seed)
-    mean = features.mean(0)
-    centred = features - mean
+    table = features.float().cpu()
+    mean = table.mean(0)
+    centred = table - mean
     scale = (len(gradients) * count) ** 0.5
     u, shares, v = torch.linalg.svd((gradients @ centred.T).double() / scale, full_matrices=False)
     size = min(values, int((shares > LEAST_SHARE * shares[0]).sum()))
@@ -114,6 +115,8 @@ def narrow_features(
         reader.bias.copy_(-(reader.weight @ mean))
         writer.weight.copy_(centred.T @ v.T / (count**0.5 * shares))
         writer.bias.copy_(mean)
+    place = next((tensor.device for tensor in head.parameters()), features.device)
+    reader, writer = (layer.to(place, features.dtype) for layer in (reader, writer))
     return (
         nn.Sequential(encoder, nn.Flatten(), reader),
         nn.Sequential(writer, nn.Unflatten(1, shape), head),
@@ -135,9 +138,9 @@ def pull_gradients(
         for rows in torch.split(features, choose_batch_size(features)):
             for _ in range(draws):
                 z = place_images(rows.detach().reshape(-1, *shape), head).requires_grad_()
-                logits = head(z)
+                logits = head(z.clone())  # which it may change in place
                 weights = torch.randn(logits.shape, generator=generator).to(logits)
                 centred = logits - logits.mean(1, keepdim=True)
                 (gradient,) = torch.autograd.grad((centred * weights).sum(), z)
-                gradients.append(gradient.flatten(1).cpu())
+                gradients.append(gradient.flatten(1).float().cpu())
     return torch.cat(gradients)

@@ -65,6 +65,17 @@ def test_noise_harms_each_value_alike() -> None:
     assert torch.equal(spreads, spreads.sort(descending=True).values)
 
 
+def test_a_head_may_work_in_place_and_in_double_precision() -> None:
+    head = nn.Sequential(nn.ReLU(inplace=True), make_head(5)).double()
+    features = make_features().double()
+    before = features.clone()
+    encoder, rest = fedcel.narrow(nn.Identity(), head, features, values=20)
+    assert torch.equal(features, before)
+    with torch.no_grad():
+        agrees = rest(encoder(features)).argmax(1) == head(features.clone()).argmax(1)
+    assert agrees.double().mean() > 0.9
+
+
 def test_halves_are_those_given() -> None:
     """Layers and modes are shared, not copied; the same seed gives the same maps."""
     head, features = make_head(5).train(), make_features()
