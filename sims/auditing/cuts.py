@@ -134,9 +134,14 @@ class ComparedCuts:
         weights = (
             f" The SHA-256 of its weights is {digest_file(plan.weights)}." if plan.weights else ""
         )
+        messages = (
+            f" Messages have at most {plan.values} values, which as many other images decided."
+            if plan.values
+            else ""
+        )
         return (
-            f"{self.description}, on {images} images of {plan.data}. {self.note}{weights} Limits: "
-            f"{', '.join(limits)}; seed {plan.seed}."
+            f"{self.description}, on {images} images of {plan.data}. {self.note}{weights}{messages}"
+            f" Limits: {', '.join(limits)}; seed {plan.seed}."
         )
 
     @property

@@ -97,6 +97,17 @@ def test_large_images_have_maps_of_the_first(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "cuts.json").read_text())[0]["attack"]["mse"] > 0
 
 
+def test_messages_of_few_values(tmp_path: Path) -> None:
+    """They are measured and attacked as they are sent, and the page says who chose them."""
+    words = ["--data", "digits", "--images", "80", "--at", "0", "--values", "3"]
+    assert main(["cuts", NET, *words, "--out", str(tmp_path)]) == 0
+    row, _ = json.loads((tmp_path / "cuts.json").read_text())
+    assert row["shape"] == [3] and row["bytes"] == 12
+    assert row["attack"] is None or row["attack"]["mse"] > 0
+    page = unescape((tmp_path / "report.html").read_text())
+    assert "at most 3 values, which as many other images decided" in page and "on 40 images" in page
+
+
 def test_an_estimated_error_has_its_interval() -> None:
     """Lanczos' method has an error of its own beside that of few images; Jacobians have none."""
     images = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -176,6 +187,7 @@ def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture
         (["net.onnx"], "an ONNX file without layers"),
         (["."], "a run, which is cut already"),
         ([NET, "--images", "5"], "--images"),
+        ([NET, "--images", "60", "--values", "31"], "must be 62 or more with values 31"),
         (["nowhere:net", "--attack", "kernelridge"], "--attack is 'kernelridge'; did you mean"),
         (["nowhere:net", "--attack", "decoder,rmle"], "must be one attack"),
         (["nowhere:net", "--attack", "optimal"], "which rebuilds nothing"),
