@@ -108,10 +108,10 @@ def compare_cuts(
     check_whole("values", values, 0)
     if len(stack) < MIN_IMAGES:
         raise ValueError(f"there are {len(stack)} images, must be {MIN_IMAGES} or more")
-    if len(stack) < 2 * max(values, MIN_IMAGES * (values > 0)):
+    if values and len(stack) < (least := 2 * max(values, MIN_IMAGES)):
         raise ValueError(
-            f"there are {len(stack)} images, must be {2 * max(values, MIN_IMAGES)} or more with "
-            f"values {values}: one half decides what is read"
+            f"there are {len(stack)} images, must be {least} or more with values {values}: one "
+            "half decides what is read"
         )
     check_features(stack.flatten(1), "images")
     y = None if labels is None else to_labels(labels, len(stack)).cpu()
@@ -307,10 +307,10 @@ class CutBench:
         """
         layer, shape = cut.point
         encoder, head = self.traced.split(layer)
-        if not self.values:
-            return Message(encoder, head, shape, features)
-        fitting, features = features[: -len(self.images)], features[-len(self.images) :]
-        if self.values >= cut.point.features:
+        if self.values:
+            measured = len(self.images)
+            fitting, features = features[:-measured], features[-measured:]
+        if not 0 < self.values < cut.point.features:
             return Message(encoder, head, shape, features)
         encoder, head = narrow_features(
             encoder, head, fitting, shape=shape, values=self.values, seed=self.seed

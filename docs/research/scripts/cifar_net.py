@@ -20,6 +20,7 @@ from fedcel.data import Images, augment_images, load_splits, to_floats
 from fedcel.files import read_tensors, write_tensors
 from fedcel.nets import encode_images, fast_precision, initialise_parameters
 from fedcel.nets.device import CPU
+from fedcel.nets.library_net import spread_outputs
 from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
 from fedcel.torch_state import compute_in
@@ -37,8 +38,8 @@ CUTS = {"shallow": "0", "middle": str(MIDDLE), "deep": "4"}
 """Layers whose outputs are 32 x 16 x 16, 32 x 4 x 4 and 64 values an image."""
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 24, 128, 0.1, 5e-4, 0.1
 WARM_UP = 0.2  # of the steps
-NARROW_NOISE = 0.3
-FIT_EPOCHS, FIT_RATE, SPREAD = 8, 5e-3, 1.5
+VALUES, NARROW_NOISE = 16, 0.3
+FIT_EPOCHS, FIT_RATE = 8, 5e-3
 
 
 class Residual(nn.Module):
@@ -89,14 +90,14 @@ def make_bounded_net() -> nn.Sequential:
     return net
 
 
-def make_narrow_net(values: int = 16) -> nn.Sequential:
+def make_narrow_net() -> nn.Sequential:
     """Return the untrained net whose message at the middle cut is of few values in [0, 1]."""
     net = make_bounded_net()
     net[MIDDLE] = nn.Sequential(
-        *cast(nn.Sequential, net[MIDDLE]), nn.Flatten(), nn.Linear(512, values), nn.Sigmoid()
+        *cast(nn.Sequential, net[MIDDLE]), nn.Flatten(), nn.Linear(512, VALUES), nn.Sigmoid()
     )
     return nn.Sequential(
-        *net[: MIDDLE + 1], nn.Sequential(nn.Linear(values, 64), nn.ReLU()), nn.Linear(64, 10)
+        *net[: MIDDLE + 1], nn.Sequential(nn.Linear(VALUES, 64), nn.ReLU()), nn.Linear(64, 10)
     )
 
 
@@ -115,10 +116,7 @@ def fit_narrow_net(wide: nn.Sequential, training: Images) -> nn.Sequential:
     net[:MIDDLE].load_state_dict(wide[:MIDDLE].state_dict())
     message[:-3].load_state_dict(cast(nn.Sequential, wide[MIDDLE]).state_dict())
     features, y = encode_images(encoder, to_floats(training.x)), training.y
-    layer = cast(nn.Linear, message[-2])
-    with torch.no_grad():  # else the sigmoid's values hardly differ between images
-        layer.weight.mul_(SPREAD / (features @ layer.weight.T).std(0)[:, None])
-        layer.bias.copy_(-(layer.weight @ features.mean(0)))
+    spread_outputs(message[-2], features)
     fitted = nn.Sequential(*message[-2:], *net[MIDDLE + 1 :])
     steps = FIT_EPOCHS * (len(y) // BATCH)
     adam = torch.optim.Adam(fitted.parameters(), FIT_RATE)
