@@ -1,9 +1,9 @@
 """A residual net of CIFAR-10 whose messages have 8 192, 512 and 64 values at three layers.
 
-`cifar_net.py CIFAR --out FILE` trains the net from which every cell of `cifar-full.toml` starts, on
-the scenario's training images. CIFAR is a Hugging Face folder of the data set. To
-`--narrow FILE` it writes the net from which the cells of `cifar-narrow.toml` start: behind the same
-encoder a message of 16 values, and a head of its own, both fitted.
+`cifar_net.py CIFAR` trains the nets from which the cells of `cifar-full.toml` start, on the
+scenario's training images, and writes them to its two files. CIFAR is a Hugging Face folder of the
+data set. In the second net the same encoder ends in a message of 16 values, which is fitted with a
+head of its own.
 """
 
 import sys
@@ -187,8 +187,12 @@ def train_cifar_net(
 @app.command()
 def train_start(
     path: Annotated[str, typer.Argument(help="Folder of CIFAR-10.")],
-    out: Annotated[Path, option(help="File of the net; one that is there stays.")],
-    narrow: Annotated[Path, option(help="File of the net with few values.")],
+    out: Annotated[Path, option(help="File of the net; one that is there stays.")] = Path(
+        "net.safetensors"
+    ),
+    narrow: Annotated[Path, option(help="File of the net with few values.")] = Path(
+        "narrow.safetensors"
+    ),
 ) -> None:
     """Train the nets from which all defences start."""
     torch.set_num_threads(1)
