@@ -18,8 +18,6 @@ MOST_STEPS = 30
 """Products with a Jacobian and with its transpose for one trace, at most."""
 USUAL_PASSES = 80
 """Passes that an estimate usually takes: 20 such products for each of two traces."""
-FISHER_PROBES = 2
-"""Random vectors for the diagonal of the Fisher information."""
 DAMPING, DAMPING_POWER = 1 / 30, 0.7
 """Constants of `choose_scale`."""
 
@@ -152,7 +150,7 @@ def estimate_numbers(
 
     With M = A C^(1/2), signs u of the features have E u^T log(I + M M^T) u = log det(I + G), and
     signs of the pixels' coefficients E u^T C^(1/2) (I + G)^-1 C^(1/2) u = the trace of the
-    posterior covariance. Features are fewer than pixels, so their signs see less that is silent.
+    posterior covariance. The former also have E (A^T u)^2 = the diagonal of the Fisher information.
     """
     dtype, root = channel.images.dtype, prior.variances.sqrt().to(channel.images.dtype)
 
@@ -163,13 +161,12 @@ def estimate_numbers(
     def receive(outputs: Float[Tensor, " F"]) -> Float[Tensor, " d"]:
         return root * prior.to_coefficients(channel.pull(outputs[None]))[0]
 
-    values, width = len(root), channel.width
-    signs = [draw_signs((size,), generator).to(dtype) for size in (min(values, width), values)]
-    outputs = draw_signs((FISHER_PROBES, 1, width), generator)
-    pulled = torch.cat([prior.to_coefficients(channel.pull(part)) for part in outputs])
-    fisher = pulled.double().square().mean(0)
-    multiply, transpose = (receive, send) if width < values else (send, receive)
-    information = find_rules(multiply, transpose, signs[0], function=torch.log1p)
+    signs = [draw_signs((size,), generator).to(dtype) for size in (channel.width, len(root))]
+    pulled = prior.to_coefficients(channel.pull(signs[0][None]))[0]
+    fisher = pulled.double().square()
+    information = find_rules(
+        receive, send, signs[0], function=torch.log1p, first_product=root * pulled
+    )
     errors = find_rules(
         send,
         receive,
@@ -210,13 +207,15 @@ def find_rules(
     *,
     function: Callable[[Tensor], Tensor],
     scale: Float[Tensor, " n"] | None = None,
+    first_product: Float[Tensor, " m"] | None = None,
     tolerance: float = TOLERANCE,
     steps: int = MOST_STEPS,
 ) -> QuadratureRule:
     """Find two rules (2, 1, K) between which w^T f(H^T H) w lies, for any gain of H^T H.
 
-    `multiply` and `transpose` are H and H^T, `start` is w, `function` f. It ends where both rules
-    differ by less than twice the tolerance, as a share of their mean.
+    `multiply` and `transpose` are H and H^T, `start` is w, `first_product` H w where it is known,
+    `function` f. It ends where both rules differ by less than twice the tolerance, as a share of
+    their mean.
 
     The vectors that are tried are Lanczos' of D H^T H D + D^2, with factors D = diag(scale). For
     f(x) = 1 / (1 + g x) the rules are bounds whatever the vectors: x^T w for the best x among them
@@ -233,7 +232,10 @@ def find_rules(
     length = vector.norm()
     while True:
         vector = vector / length
-        middle = multiply(scale * vector)
+        if first_product is None:
+            middle = multiply(scale * vector)
+        else:
+            middle, first_product = first_product / length, None
         product = transpose(middle)
         space.add(vector, middle, product)
         rule = space.find_rules()

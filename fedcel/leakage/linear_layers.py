@@ -112,9 +112,9 @@ class FrozenConvolution:
         if self._transpose is not None:
             return self._transpose.apply(gradient)
         if len(shape) == IMAGE_BATCH and self.groups == 1 and shape[1] * FEW <= gradient.shape[1]:
-            patches = self.weight.flatten(1).T @ gradient.flatten(2)
+            patches = functional.conv2d(gradient, self._patch_weight)
             places = tuple(map(tuple, (self.dilation, self.padding, self.stride)))
-            return functional.fold(patches, shape[2:], self.weight.shape[2:], *places)
+            return functional.fold(patches.flatten(2), shape[2:], self.weight.shape[2:], *places)
         unpadded = self._size_without_rest(gradient.shape)
         output_padding = [size - least for size, least in zip(shape[2:], unpadded, strict=True)]
         result: Tensor = torch.ops.aten.convolution(
@@ -133,6 +133,11 @@ class FrozenConvolution:
     @property
     def _places(self) -> tuple[Sequence[int], ...]:
         return self.stride, self.padding, self.dilation
+
+    @cached_property
+    def _patch_weight(self) -> Tensor:
+        """The weight of a pointwise convolution that gives each output's part of a patch."""
+        return self.weight.flatten(1).T.contiguous()[:, :, None, None]
 
     @cached_property
     def _transpose(self) -> "FrozenConvolution | None":
