@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from fedcel.data import load_splits
 from fedcel.errors import FedcelError, RunError, SettingsError
 from fedcel.files import lock_file, write_json, write_whole
 from fedcel.runs import hold_folder, run_folder
@@ -22,7 +23,7 @@ from sims.bench.run_cell import (
 from sims.bench.scenario import Cell, Scenario, is_anchored, list_points, refuse_fixed_sweeps
 from sims.engines.choose_engine import choose_engine
 from sims.engines.simulate import print_notes
-from sims.progress import estimate_left, print_line
+from sims.progress import estimate_left, print_line, show_waiting
 from sims.results.bench_rows import BENCH_LOCK, write_bench_rows
 from sims.results.records import (
     BENCH_FILE,
@@ -56,6 +57,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     Raises:
         SettingsError: For several jobs on an engine that is parallel itself, and for a swept
             setting that is overridden.
+        DataError: For images that no cell could read.
         RunError: When a cell's folder holds a run of other settings, when cells of earlier calls
             cannot stand beside these, see `refuse_foreign`, and when another process
             writes into the folder.
@@ -69,6 +71,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     missing = [cell for cell in cells if not is_finished(folder / "runs" / cell.name, cell)]
     refuse_foreign(scenario, cells, folder)
     make_rows(cells, folder)  # damage is named before the work
+    refuse_unreadable_data(missing)
     with hold_folder(folder):
         write_whole(folder / "scenario.toml", scenario.path.read_text())
         plan = BenchPlan(
@@ -90,6 +93,14 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     finished = f"the others are in {page}" if page else "no cell is finished"
     first = next(iter(failed.values()))
     raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
+
+
+def refuse_unreadable_data(cells: Sequence[Cell]) -> None:
+    """Raise the error with which every cell would fail: they share images that cannot be read."""
+    shared = {(cell.settings.data, cell.settings.clients) for cell in cells}
+    if len(shared) == 1:
+        with show_waiting("reading the images"):
+            load_splits(*shared.pop(), cells[0].settings.seed)
 
 
 def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None:

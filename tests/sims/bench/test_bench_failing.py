@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.errors import DataError, FailedError
+from fedcel.errors import DataError, FailedError, FedcelError
 from sims.bench import run_bench, scenario
 from tests.sims.small import QUICK
 
@@ -68,10 +68,19 @@ def test_whatever_a_cell_raises_the_others_go_on(
     assert "failed: OddError: out of luck" in (tmp_path / "b" / "report.html").read_text()
 
 
+def test_images_that_no_cell_can_read_are_refused_at_once(tmp_path: Path) -> None:
+    """One error in place of one for each cell, and no folder."""
+    path = tmp_path / "absent.npz"
+    plan, found = planned(tmp_path, *[f"data = {{ source = 'npz', path = '{path}' }}"] * 5)
+    with pytest.raises(FedcelError, match=r"^data\.path is .*absent\.npz', which is no file"):
+        run_bench.run_bench(plan, found, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
 def test_many_failed_cells_are_no_wall_of_names(tmp_path: Path) -> None:
-    """A folder of data that is not there fails every cell; failed.json names them all."""
-    plan, found = planned(tmp_path, *["clients = 1790"] * 5)
-    with pytest.raises(DataError, match=r"^v0-0, v1-0, v2-0 and 2 more failed, the reasons"):
+    """Every cell fails; failed.json names them all."""
+    plan, found = planned(tmp_path, *[f"net = {{ name = '{__name__}:odd' }}"] * 5)
+    with pytest.raises(FedcelError, match=r"^v0-0, v1-0, v2-0 and 2 more failed, the reasons"):
         run_bench.run_bench(plan, found, tmp_path / "b")
     assert len(outcome(tmp_path / "b")[1]) == 5
 
