@@ -182,9 +182,12 @@ def read_settings(folder: str | Path) -> Settings:
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of a run")
-    if not (folder / "settings.toml").exists() and (folder / "runs").is_dir():
-        raise RunError(f"{folder} is a bench, not a run; give one of the folders in its runs/")
-    return parse_run_settings(read_toml(folder / "settings.toml"), folder / "settings.toml")
+    path = folder / "settings.toml"
+    if not path.exists():
+        if (folder / "runs").is_dir():
+            raise RunError(f"{folder} is a bench, not a run; give one of the folders in its runs/")
+        raise RunError(f"{path} is missing; give a folder that `fedcel simulate` wrote")
+    return parse_run_settings(read_toml(path), path)
 
 
 def parse_run_settings(table: dict[str, object], path: str | Path) -> Settings:
