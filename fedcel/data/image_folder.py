@@ -149,9 +149,12 @@ def _list_tree(root: Path, classes: list[str]) -> list[ClassFile]:
     if len(classes) < 2 or not files:
         other = find_folder_source(root)
         remedy = "" if other == "image-folder" else f", or data.source={other} for the files there"
+        loose = sum(path.is_file() for path in root.iterdir())
+        beside = f" ({loose} files lie in none of them)" if loose else ""
         raise DataError(
-            f"{root} has {len(classes)} folders with {len(files)} images, must have one folder a "
-            "class, of two classes at least; set data.path to the folder above the classes" + remedy
+            f"{root} has {len(classes)} folders with {len(files)} images{beside}, must have one "
+            "folder a class, of two classes at least; set data.path to the folder above the "
+            f"classes{remedy}"
         )
     return files
 

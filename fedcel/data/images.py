@@ -80,6 +80,9 @@ def check_images(images: Images, where: str) -> None:
             f"int64 of shape ({len(x)},); give each image one label"
         )
     low, high = x.min().item(), x.max().item()  # NaN comes through both
+    if low != low:
+        first = int(x.flatten(1).isnan().any(1).nonzero()[0])
+        raise DataError(f"{where}: pixels of image {first} are NaN, must be in [0, 1]; mend them")
     if x.dtype != torch.uint8 and not 0 <= low <= high <= 1:
         raise DataError(
             f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them, bytes by 1/255"

@@ -37,14 +37,16 @@ class Npz(ColourSource):
             )
         arrays, left_out = _load_arrays(path, TRAINING + TEST)
         has_test = not arrays.keys().isdisjoint(TEST)
+        training = _read_part(arrays, "train", path, left_out)
         notes = (f"arrays that are left out: {', '.join(left_out)}",) if left_out else ()
-        test = _read_part(arrays, "test", path) if has_test else None
-        return SourceParts(_read_part(arrays, "train", path), test, notes=notes)
+        test = _read_part(arrays, "test", path, left_out) if has_test else None
+        return SourceParts(training, test, notes=notes)
 
     def read_training(self, classes: Sequence[str]) -> SourceParts:
         """Read the training images; no other array is looked at."""
         path = Path(self.path)
-        return SourceParts(_read_part(_load_arrays(path, TRAINING)[0], "train", path))
+        arrays, others = _load_arrays(path, TRAINING)
+        return SourceParts(_read_part(arrays, "train", path, others))
 
 
 def _load_arrays(
@@ -64,11 +66,14 @@ def _load_arrays(
         ) from error
 
 
-def _read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Images:
+def _read_part(
+    arrays: dict[str, NDArray[np.generic]], name: str, path: Path, others: Sequence[str]
+) -> Images:
     """Return the images of one part; DataError names the array."""
     for key in (f"x_{name}", f"y_{name}"):
         if key not in arrays:
-            raise DataError(f"{path}: no array {key} among {sorted(arrays)}; add it to the file")
+            names = ", ".join(sorted([*arrays, *others])) or "none"
+            raise DataError(f"{path}: no array {key}, there are: {names}; add it to the file")
     x, y = arrays[f"x_{name}"], arrays[f"y_{name}"]
     if x.ndim == 0:
         raise DataError(f"{path}: x_{name} is a single value, must be images (N, H, W); stack them")

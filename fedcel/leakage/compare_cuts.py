@@ -264,8 +264,7 @@ class CutBench:
         """Estimate the work, in passes of an image through the whole model of `operations`."""
         self.operations = max(1, operations)
         self.total = sum(
-            SCORES * self.scoring_passes(cut) + self.linearising_passes(cut)
-            for cut in cuts
+            SCORES * self.scoring_passes(cut) + self.linearising_passes(cut) for cut in cuts
         )
 
     def scoring_passes(self, cut: CountedCut) -> float:

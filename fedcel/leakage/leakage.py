@@ -7,7 +7,8 @@ from math import isfinite
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.leakage.linearised import LinearisedLeak, round_up
+from fedcel.leakage.linearised import LinearisedLeak
+from fedcel.metrics import round_up
 
 NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
 USELESS_BITS = 64

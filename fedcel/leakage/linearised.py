@@ -1,7 +1,7 @@
 """Leak of an encoder seen as a linear channel: how much of the picture goes out."""
 
 from dataclasses import dataclass, field, fields
-from math import ceil, inf, log, log10
+from math import inf, log, log10
 from typing import NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from fedcel.leakage.channel_numbers import (
 from fedcel.leakage.gaussian_noise import Noise
 from fedcel.leakage.image_prior import ImagePrior, fit_image_prior, read_pixels
 from fedcel.leakage.local_channel import LocalChannel, is_computable, ready_encoder
-from fedcel.metrics import mean_half_width
+from fedcel.metrics import mean_half_width, round_up
 from fedcel.nets import Encoder, count_operations, encode_images
 from fedcel.progress import tell_progress
 from fedcel.ranges import POSITIVE, check_whole
@@ -144,6 +144,11 @@ class LinearisedLeak:
         """The same of the mean squared error."""
         return self.mmse_half_width + self.mmse_error
 
+    @property
+    def psnr_half_width(self) -> float:
+        """Half width of the interval of the PSNR, to first order in that of the error; in dB."""
+        return 10 / log(10) * self.mmse_half_width / self.mmse if self.mmse > 0 else inf
+
     def to_measures(self) -> dict[str, object]:
         """Give the numbers by their keys in `result.json` and in rows of a bench.
 
@@ -156,6 +161,7 @@ class LinearisedLeak:
             "linearised-mse": self.mmse,
             "linearised-mse-half-width": self.mmse_half_width,
             "linearised-psnr": self.psnr,
+            "linearised-psnr-half-width": self.psnr_half_width,
             "van-trees-mse": self.bound,
             "van-trees-mse-half-width": self.bound_half_width,
             "dfil": self.dfil,
@@ -570,8 +576,3 @@ def sample_mean(values: Float[Tensor, " n"]) -> tuple[float, float]:
     """Return the mean over images and its half width."""
     mean = float(values.mean())
     return mean, half_width(mean, float(values.var()) / len(values), len(values) - 1)
-
-
-def round_up(value: float, digits: int) -> str:
-    """Return the half width of an interval, no narrower than it is."""
-    return f"{ceil(value * 10**digits - 1e-6) / 10**digits:.{digits}f}"

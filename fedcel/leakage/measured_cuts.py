@@ -150,7 +150,7 @@ class MeasuredCut:
         """Describe leak and cost in a phrase."""
         exact = f"{round(self.exact_bits, 9) + 0:.3g} exact"
         if self.linearised is not None:
-            bits = f"{self.leak_bits:.3g} linearised {unit}, {exact} ones of these images"
+            bits = f"{format_large(self.leak_bits)} linearised {unit}, {exact} ones of these images"
         else:
             bits = f"{exact} {unit}" if isfinite(self.leak_bits) else "everything leaks"
         size = f"a message of {format_large(self.bytes)} byte{'s' * (self.bytes > 1)}"
@@ -234,7 +234,7 @@ class CutComparison:
         macs = f"{format_large(cut.macs)} operations"
         size = f"{format_large(cut.bytes)} bytes a message"
         pairs = (
-            (f"{bits:.3g} {self.unit}, at most", bits, limits.max_bits),
+            (f"{format_large(bits)} {self.unit}, at most", bits, limits.max_bits),
             (f"{macs}, at most", cut.macs, limits.max_macs),
             (f"{size}, at most", cut.bytes, limits.max_bytes),
             (f"a squared error of {mse:.3g}, at least", -mse, limits.min_mse and -limits.min_mse),

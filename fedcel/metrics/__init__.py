@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedcel.metrics.intervals import NORMAL_QUANTILE as NORMAL_QUANTILE
     from fedcel.metrics.intervals import UNSEEN_EVENTS as UNSEEN_EVENTS
     from fedcel.metrics.intervals import mean_half_width as mean_half_width
+    from fedcel.metrics.intervals import round_up as round_up
     from fedcel.metrics.intervals import sample_half_width as sample_half_width
     from fedcel.metrics.intervals import share_interval as share_interval
     from fedcel.metrics.spread import between_group_spread as between_group_spread

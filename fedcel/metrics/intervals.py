@@ -5,7 +5,7 @@ independent cases has a chance below 3.69 / n, with 97.5 % confidence: so far ma
 interval be off, times what the event costs, however equal the cases are.
 """
 
-from math import hypot, log, sqrt
+from math import ceil, hypot, log, sqrt
 
 import scipy
 from jaxtyping import Float
@@ -82,3 +82,16 @@ def sample_half_width(values: Float[Tensor, " N"], *, low: float | int, high: fl
     variance = float(values.double().var()) / count
     rare = (high - low) / count
     return mean_half_width(mean, variance, count - 1, low=low, high=high, rare=rare)
+
+
+def round_up(half_width: float, digits: int) -> str:
+    """Format the half width of an interval, no narrower than it is.
+
+    Args:
+        half_width: 0 or more, finite.
+        digits: Decimals that are shown.
+
+    Returns:
+        Such as `0.1`.
+    """
+    return f"{ceil(half_width * 10**digits - 1e-6) / 10**digits:.{digits}f}"

@@ -17,6 +17,8 @@ from fedcel.data import Images, load_attributes, to_floats
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
+    DROPPED,
+    NOT_NOISY,
     ImagePrior,
     LinearisedLeak,
     OptimalLeak,
@@ -68,6 +70,8 @@ from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
 from fedcel.short_repr import show_shapes
 
+TOO_FEW = "there are too few images to fit their covariance to"
+TOO_LONG = "there are fewer than 6 test images, or it would take long"
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged, at most
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
 ANSWER_DRAWS = 128  # messages per image whose answers are counted, at most
@@ -161,11 +165,13 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
 
     def measure_picture() -> Piece:
         picture = estimate_picture(run, smashed, prior)
-        return Piece({} if picture is None else picture.to_measures(), {})
+        if isinstance(picture, str):
+            return Piece({"linearised-obstacle": picture}, {})
+        return Piece(picture.to_measures(), {})
 
     def draw_pictures() -> Piece:
         pictures = guess_test_images(run, smashed)
-        if picture.measures and prior is not None:
+        if "linearised-bits" in picture.measures and prior is not None:
             pictures |= map_test_images(smashed, pictures["targets"], prior)
         return Piece({}, pictures)
 
@@ -339,13 +345,14 @@ def fit_run_prior(run: Run) -> ImagePrior | None:
 
 def estimate_picture(
     run: Run, smashed: SmashedData, prior: ImagePrior | None
-) -> LinearisedLeak | None:
-    """Estimate how much of the picture a message tells; None where the law or time is lacking."""
-    noise = smashed.describe_noise()
-    if noise is None or prior is None:
-        return None
-    net = smashed.net
-    return measure_if_cheap(
+) -> LinearisedLeak | str:
+    """Estimate how much of the picture a message tells, or say in a phrase why not."""
+    noise, net = smashed.describe_noise(), smashed.net
+    if noise is None:
+        return DROPPED if net.cut.dropout > 0 else NOT_NOISY
+    if prior is None:
+        return TOO_FEW
+    leak = measure_if_cheap(
         net.encode,
         run.splits.test.x,
         net.features,
@@ -354,6 +361,7 @@ def estimate_picture(
         seed=run.settings.seed,
         most_operations=max(PICTURE_OPERATIONS, float(bound_operations(run))),
     )
+    return leak or TOO_LONG
 
 
 def map_test_images(

@@ -183,6 +183,8 @@ class Audit:
     """Class of each image that is rebuilt; none where the classes have no names."""
     maps: LeakMaps | None = None
     """Leak of the first images pixel by pixel."""
+    mapped: Float[Tensor, "T C H W"] | None = None
+    """These images."""
     is_noise_learned: bool = False
     """Whether each feature has noise of its own, `noise` times what was learned."""
 
@@ -466,9 +468,9 @@ def measure_picture(
                 encode, x, noise=noise, prior=prior, count=picture.images, seed=subject.plan.seed
             )
             leak = replace(leak, linearised=linearised)
-        mapped = min(MAPPED, picture.images // MEASURED_PER_MAP)
-        maps = map_leak(encode, x[:mapped], noise=noise, prior=prior)
-    return replace(audit, leak=leak, maps=maps)
+        mapped = x[: min(MAPPED, picture.images // MEASURED_PER_MAP)]
+        maps = map_leak(encode, mapped, noise=noise, prior=prior)
+    return replace(audit, leak=leak, maps=maps, mapped=mapped)
 
 
 def name_target(target: LeakTarget) -> str:
@@ -586,7 +588,8 @@ def explain_options() -> Iterator[None]:
             "--mean 0,0,0 three channels of a grey image"
         ) from error
     except DataError as error:
-        raise DataError(SETTING.sub("--", str(error))) from error
+        message = SETTING.sub("--", str(error))
+        raise DataError(message.replace("data.path", "--data")) from error
     except FedcelError:
         raise
     except ValueError as error:
@@ -767,6 +770,7 @@ def write_audit(audit: Audit, folder: Path) -> Path:
         lines=str(audit).splitlines(),
         target_names=audit.target_names,
         maps=audit.maps,
+        mapped=audit.mapped,
     )
     write_whole(page, html)
     return page

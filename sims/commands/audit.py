@@ -186,7 +186,11 @@ def parse_target(bits: float | None, mse: float | None) -> "LeakTarget | None":
     try:
         return LeakTarget(bits=bits, mse=mse)
     except ValueError as error:
-        raise SettingsError(f"--target-bits and --target-mse: {error}") from error
+        names = {"target bits": "--target-bits", "target MSE": "--target-mse"}
+        message = str(error)
+        for name, option in names.items():
+            message = message.replace(name, option)
+        raise SettingsError(message) from error
 
 
 def parse_noise(text: str) -> float | None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from jaxtyping import Float
+from torch import Tensor
+
 from fedcel.attacks import Inversion, ReconstructionScores
 from fedcel.leakage import (
     MEASURE_NAMES,
@@ -11,6 +14,7 @@ from fedcel.leakage import (
     LeakMaps,
     LinearisedLeak,
 )
+from fedcel.metrics import round_up
 from sims.report.reconstruction_strips import (
     SENT,
     Strip,
@@ -45,11 +49,13 @@ def render_audit(
     lines: Sequence[str],
     target_names: Sequence[str] = (),
     maps: LeakMaps | None = None,
+    mapped: Float[Tensor, "T C H W"] | None = None,
 ) -> str:
     """Render the page as HTML.
 
     `conditions` names encoder, images and noise in a sentence, `lines` say what leaks, the most
-    important first; `target_names` are the classes of the images that are rebuilt.
+    important first; `target_names` are the classes of the images that are rebuilt, `mapped` the
+    images of `maps`.
     """
     bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
@@ -59,9 +65,8 @@ def render_audit(
         strips = make_image_strips(images, SHOWN)
         strips[0] = strips[0]._replace(notes=target_names[:SHOWN])
     map_strips, maps_note = draw_leak_strips({} if maps is None else {"": maps})
-    if maps is not None and inversion is not None:
-        sent = {SENT: inversion.targets}
-        map_strips = make_image_strips(sent, len(maps.information)) + map_strips
+    if mapped is not None:
+        map_strips = make_image_strips({SENT: mapped}) + map_strips
     linearised = leak.linearised
     return render_template(
         "report/audit.html.jinja",
@@ -89,7 +94,7 @@ def make_picture_table(linearised: LinearisedLeak) -> Table:
     values = {
         "bits": (linearised.bits, linearised.bits_uncertainty, 1),
         "mmse": (linearised.mmse, linearised.mmse_uncertainty, 4),
-        "psnr": (linearised.psnr, None, 1),
+        "psnr": (linearised.psnr, linearised.psnr_half_width, 1),
         "bound": (linearised.bound, linearised.bound_half_width, 4),
         "dfil": (linearised.dfil, linearised.dfil_half_width, 2),
         "fsinfo": (linearised.fsinfo, linearised.fsinfo_half_width, 3),
@@ -99,7 +104,7 @@ def make_picture_table(linearised: LinearisedLeak) -> Table:
             MEASURE_NAMES[key],
             MEASURE_WORDS[key],
             format_number(value, digits),
-            format_number(half_width, digits),
+            round_up(half_width, digits),
         ]
         for key, (value, half_width, digits) in values.items()
     ]

@@ -24,8 +24,8 @@ from sims.report.reconstruction_strips import (
 )
 from sims.report.templates import render_template
 
-LARGE_BITS = 20.0
-"""Bits above which the axis is logarithmic, but for the lowest."""
+WIDE_RANGE = 100.0
+"""Ratio of the most and the fewest bits above which the axis is logarithmic."""
 Pictures = Mapping[str, tuple[Float[Tensor, "T C H W"], LeakMaps]]
 """Rebuilt images and maps, by layer."""
 
@@ -81,18 +81,24 @@ def chart_cuts(comparison: CutComparison) -> dict[str, Chart]:
         look = {**choose_look(number), "linestyle": "none"}
         groups.append((mark_cut(comparison, cut), look, [cut]))
 
-    def make_chart(bits: Mapping[str, float]) -> Chart:
+    def make_chart(bits: Mapping[str, float], errors: Mapping[str, float]) -> Chart:
         series = []
         for name, look, group in groups:
             shown = [cut for cut in group if cut.layer in bits]
-            points = [Point(c.macs / 1e6, bits[c.layer], name=c.layer) for c in shown]
+            points = [
+                Point(c.macs / 1e6, bits[c.layer], y_half=errors.get(c.layer), name=c.layer)
+                for c in shown
+            ]
             series += [Series(name, look, points, "marks")] if points else []
-        scale = "symlog" if max(bits.values(), default=0.0) > LARGE_BITS else "linear"
+        is_wide = max(bits.values()) > WIDE_RANGE * max(1.0, min(bits.values()))
+        scale = "symlog" if is_wide else "linear"
         label = "million operations on the device"
         return Chart(series, {"xlabel": label, "ylabel": "bits", "yscale": scale})
 
-    linearised = {cut.layer: cut.linearised.bits for cut in cuts if cut.linearised is not None}
+    linearised = {cut.layer: cut.linearised for cut in cuts if cut.linearised is not None}
+    bits = {layer: leak.bits for layer, leak in linearised.items()}
+    errors = {layer: leak.bits_uncertainty for layer, leak in linearised.items()}
     exact = {cut.layer: cut.exact_bits for cut in cuts}
     title = f"exact {comparison.unit}, of these {comparison.images} images"
-    charts = {f"linearised {comparison.unit}": make_chart(linearised)} if linearised else {}
-    return {**charts, title: make_chart(exact)}
+    charts = {f"linearised {comparison.unit}": make_chart(bits, errors)} if linearised else {}
+    return {**charts, title: make_chart(exact, {})}

@@ -6,7 +6,7 @@ from fedcel.leakage import CutComparison, LinearisedLeak, MeasuredCut, format_la
 from sims.report.table import DASH, NO_MESSAGE, Table, format_number, make_table
 
 SHARES = ("accuracy, %", "agreement, %")
-TERMINAL = ("cut", "bytes", "operations", "ms", "noise", *SHARES, "bits", "exact bits", "MSE")
+TERMINAL = ("cut", "bytes", "operations", "ms", "noise, rms", *SHARES, "bits", "exact bits", "MSE")
 """Columns that a terminal has room for."""
 
 
@@ -44,18 +44,18 @@ def list_cells(
         "operations": format_large(cut.macs),
         "parameters": format_large(cut.parameters),
         "ms": f"{cut.milliseconds:.2g}",
-        "noise": DASH if cut.is_answer else f"{cut.noise / cut.rms:.3f}",
+        "noise, rms": DASH if cut.is_answer else f"{cut.noise / cut.rms:.3f}",
     }
     if comparison.limits.has_leak:
         least = cut.noise_for_leak
-        cells["least noise"] = DASH if least is None else f"{least / cut.rms:.3f}"
+        cells["least noise, rms"] = DASH if least is None else f"{least / cut.rms:.3f}"
     cells |= {
         f"{comparison.accuracy_name}, %": format_number(100 * cut.accuracy, 1),
         "bits": DASH
         if linearised is None
         else f"{linearised.bits:.1f} ± {linearised.bits_uncertainty:.1f}",
         "exact bits": f"{exact[0]:z.2f} of {exact[2]:.2f}",
-        "unseen images": DASH if unseen is None else f"{unseen:.3g}",
+        "unseen images": DASH if unseen is None else format_large(unseen),
         "MSE": DASH if linearised is None else format_error(linearised),
         "attack's MSE": format_number(attacks.get(cut.layer), 4),
     }

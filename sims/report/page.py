@@ -114,6 +114,11 @@ def render_page(
     summaries = book.summaries
     maps, maps_note = list_leak_strips(summaries)
     pictured = [s for s in summaries if s.results[0].linearised_bits is not None]
+    obstacles = [
+        f"{s.label}: not estimated, because {s.results[0].linearised_obstacle}."
+        for s in summaries
+        if s.results[0].linearised_obstacle
+    ]
     sequences = {s.label: [result.linearised_sequences for result in s.results] for s in pictured}
     sampled = [(s.label, s.results[0].convergence) for s in verdict.featured]
     served = (rows[0].attack for rows in book.live)
@@ -139,6 +144,7 @@ def render_page(
         maps_note=maps_note,
         picture=tabulate("How much of the picture", noises, tables.PICTURE, pictured),
         sequences=tables.tabulate_sequences(sequences),
+        obstacles=obstacles,
         device=tabulate("Cost on the device", ["variant"], tables.DEVICE, summaries),
         strips=limit_strips(strips),
         predictors=tables.tabulate_predictors(summaries),

@@ -31,7 +31,7 @@ PAGE_PICTURES = 400
 MAPS_NOTE = (
     "“Exposed” is the diagonal of the message's Fisher information about the pixels, on a "
     "logarithmic scale; “unknown” is the standard deviation of each pixel given the message, and "
-    "“unknown without a message” that given the class only. Bright is much; each scale is the "
+    "“unknown without a message” that without it. Bright is much; each scale is the "
     "same for all rows: exposed from {low:.2g} to {high} per squared pixel, unknown from 0 "
     "to {deviation:.2g}."
 )

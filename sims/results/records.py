@@ -133,6 +133,7 @@ class RunMeasures(MeasuredLeak):
     """Error of the best reconstruction, the same way; an estimate."""
     linearised_mse_half_width: Number = None
     linearised_psnr: Number = None
+    linearised_psnr_half_width: Number = None
     van_trees_mse: Number = None
     """Lower bound on the error of any reconstruction, if images of a class are Gaussian."""
     van_trees_mse_half_width: Number = None
@@ -159,6 +160,8 @@ class RunResult(RunMeasures, PredictorScores):
     """Accuracy of who always names the most frequent class; older runs lack it."""
     smallest_update_images: int | None = None
     """Images behind the smallest update of a client; None where nodes brought their own."""
+    linearised_obstacle: str | None = None
+    """Reason why there is no such estimate."""
     linearised_sequences: tuple[SequenceLeak, ...] = ()
     """Leak of several messages of one image together, of the encoder taken as linear."""
     convergence: str | None = None

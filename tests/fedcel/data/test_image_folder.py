@@ -134,6 +134,10 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     data = ImageFolder(path=str(tmp_path))
     with pytest.raises(DataError, match="has 0 folders with 0 images"):
         data.read()
+    save(tmp_path / "1.png", GREY)
+    with pytest.raises(DataError, match=r"has 0 folders with 0 images \(1 files lie in none of"):
+        data.read()
+    (tmp_path / "1.png").unlink()
     save(tmp_path / "a" / "1.png", GREY)
     with pytest.raises(DataError, match="has 1 folders with 1 images"):
         data.read()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcel.data import load_splits
-from fedcel.leakage import SmashedData, measure_leakage
+from fedcel.leakage import DROPPED, SmashedData, measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.nets import copy_module, count_operations
 from fedcel.posterior import build_device_net, predict
@@ -43,13 +43,13 @@ def trained(folder: Path, **more: object) -> Run:
 
 @pytest.mark.parametrize("defence", ["none", "learned-noise", "vib"])
 def test_the_picture_is_estimated_with_the_cuts_own_noise(tmp_path: Path, defence: str) -> None:
-    """Less noise tells more of the picture; under dropout nothing is estimated."""
+    """Less noise tells more of the picture; under dropout the reason stands in its place."""
     run = trained(tmp_path, **{"defence.name": defence})
     smashed = SmashedData(build_device_net(run.flat, run.samples, "head"))
     prior = evaluation.fit_run_prior(run)
     assert prior is not None
     picture = evaluation.estimate_picture(run, smashed, prior)
-    assert picture is not None
+    assert not isinstance(picture, str)
     assert picture.images == 200
     assert picture.is_beyond_label
     assert 0 < picture.bound <= picture.mmse + picture.bound_half_width
@@ -57,14 +57,15 @@ def test_the_picture_is_estimated_with_the_cuts_own_noise(tmp_path: Path, defenc
     louder = replace(smashed, net=copy_module(smashed.net))
     louder.net.cut = replace(louder.net.cut, sigma=2 * louder.net.cut.sigma)
     less = evaluation.estimate_picture(run, louder, prior)
-    assert less is not None
+    assert not isinstance(less, str)
     assert less.bits < picture.bits
     maps = evaluation.map_test_images(smashed, run.splits.test.x[:3], prior)
     assert maps["leak-information"].shape == run.splits.test.x[:3].shape
     known = maps["leak-deviation"] <= maps["prior-deviation"] + 1e-6
     assert bool(known.all())
     louder.net.cut = replace(louder.net.cut, dropout=0.1)
-    assert evaluation.estimate_picture(run, louder, prior) is None
+    assert evaluation.estimate_picture(run, louder, prior) == DROPPED
+    assert evaluation.estimate_picture(run, smashed, None) == evaluation.TOO_FEW
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])

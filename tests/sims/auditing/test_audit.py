@@ -285,7 +285,7 @@ def test_attacks_end_after_some_seconds(
     [
         (["--target-bits", "6", "--noise", "1"], "leave one of them out"),
         (["--target-bits", "6", "--target-mse", "1"], "both are given; give one of them"),
-        (["--target-bits", "-6"], "target bits is -6"),
+        (["--target-bits", "-6"], "--target-bits is -6"),
         (["--noise", "1", "--per-feature"], "give --target-bits or --target-mse"),
         (["--noise", "nan"], "--noise is nan"),
         (["--noise", "inf"], "--noise is inf"),

@@ -231,6 +231,15 @@ def test_little_is_known(make_bench: Make) -> None:
     assert "were not measured" in (folder / "report.html").read_text()
 
 
+def test_a_missing_estimate_has_its_reason(make_bench: Make) -> None:
+    """Where the picture could not be estimated, the page says why."""
+    folder = make_bench()
+    path = folder / "runs" / "0-0" / "result.json"
+    reason = {"linearised-obstacle": "features are dropped at random"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | reason))
+    assert "not estimated, because features are dropped at random.</li>" in text_of(folder)
+
+
 def test_terminal_table(make_bench: Make) -> None:
     """One line a variant, aligned, at most 100 columns, with the headline below."""
     lines = format_summary(make_bench(seeds=3)).splitlines()
