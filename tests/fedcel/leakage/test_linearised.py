@@ -592,6 +592,11 @@ def test_words_and_numbers() -> None:
     assert all(isinstance(value, int | float | str) for value in numbers.values())
     assert numbers["bits"] == with_labels.bits
     assert with_labels.psnr == pytest.approx(-10 * log2(with_labels.mmse) / log2(10))
+    little = 1e-3 * with_labels.mmse_half_width
+    slope = -10 * log2(1 - little / with_labels.mmse) / log2(10) / little
+    assert with_labels.psnr_half_width == pytest.approx(
+        slope * with_labels.mmse_half_width, rel=1e-2
+    )
 
 
 @pytest.mark.parametrize(

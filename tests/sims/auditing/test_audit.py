@@ -112,6 +112,7 @@ def test_noise_for_a_target(
     assert record["sequences"][0]["bits"] == pytest.approx(picture["bits"])
     page = (tmp_path / "report.html").read_text()
     assert "Several messages of one image" in page and first in unescape(page)
+    assert 'alt="sent 1: "' in page  # beside its map, also where nothing was attacked
     if "--per-feature" in words:
         deviations = np.array(record["noise-per-feature"])
         assert deviations.min() < noise < deviations.max() and len(deviations) == 32
