@@ -57,7 +57,7 @@ def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         (Images(X[:0], Y[:0]), None, "N > 0"),
         (Images(X * 255, Y), None, r"pixels are in \[0.0, 255.0\]"),
         (Images(X - 1, Y), None, r"pixels are in \[-1.0, 0.0\]"),
-        (Images(X * torch.nan, Y), None, "pixels are in"),
+        (Images(X * torch.nan, Y), None, "pixels of image 0 are NaN"),
         (Images(X, Y[:3]), None, "4 images but labels"),
         (Images(X, Y.float()), None, "must be int64"),
         (Images(X, Y - 1), None, "smallest label is -1"),

@@ -34,6 +34,7 @@ from fedcel.leakage.channel_numbers import (
     solve_exactly,
     van_trees_bound,
 )
+from fedcel.metrics import round_up
 
 SHAPE = (1, 4, 4)
 VALUES, FEATURES, SIGMA = 16, 6, 0.3
