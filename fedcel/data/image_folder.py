@@ -55,7 +55,8 @@ class ImageFolder(ColourSource):
     """Tree CLASS/IMAGE or CLASS/HOLDER/IMAGE, or two such trees `train` and `test`.
 
     Classes and holders are numbered in the order of their names, files likewise; names that begin
-    with a dot, `SYSTEM_NAMES` and files beside the folders of classes are left out.
+    with a dot, `SYSTEM_NAMES` and files beside the folders of classes are left out. A folder of
+    pictures alone has no labels: nothing is trained on it, but a leak can be measured.
     """
 
     is_of_one_size: ClassVar[bool] = False
@@ -65,6 +66,11 @@ class ImageFolder(ColourSource):
     def read(self) -> SourceParts:
         """Read training images, test images if there are, and each training image's holder."""
         root, (folder, classes) = Path(self.path), self._find_class_folders()
+        pictures = [] if classes else _list_visible(root)
+        if pictures and find_folder_source(root) == "image-folder":
+            alone = [ClassFile(path, number) for number, path in enumerate(pictures)]
+            train, _, notes = self._decode(alone, [], len(alone))
+            return SourceParts(train, notes=tuple(notes), is_labelled=False)
         has_test = folder != root
         test_names = {path.name for path in _list_folders(root / "test")} if has_test else set()
         if unknown := test_names - set(classes):
@@ -149,12 +155,9 @@ def _list_tree(root: Path, classes: list[str]) -> list[ClassFile]:
     if len(classes) < 2 or not files:
         other = find_folder_source(root)
         remedy = "" if other == "image-folder" else f", or data.source={other} for the files there"
-        loose = sum(path.is_file() for path in root.iterdir())
-        beside = f" ({loose} files lie in none of them)" if loose else ""
         raise DataError(
-            f"{root} has {len(classes)} folders with {len(files)} images{beside}, must have one "
-            "folder a class, of two classes at least; set data.path to the folder above the "
-            f"classes{remedy}"
+            f"{root} has {len(classes)} folders with {len(files)} images, must have one folder a "
+            "class, of two classes at least; set data.path to the folder above the classes" + remedy
         )
     return files
 

@@ -44,6 +44,7 @@ class SourceParts(NamedTuple):
         holders: Number of each training image's holder, or None.
         notes: Lines of text that say what was done to the images.
         class_names: Name of each class, in the order of the labels; none where there are no names.
+        is_labelled: Whether the labels are of classes; else each image has one of its own.
     """
 
     train: Images
@@ -51,6 +52,7 @@ class SourceParts(NamedTuple):
     holders: Labels | None = None
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    is_labelled: bool = True
 
 
 def check_images(images: Images, where: str) -> None:

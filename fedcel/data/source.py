@@ -265,7 +265,12 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
         PluginError: An import string leads nowhere.
     """
     with name_unreadable(f"data.path {getattr(source, 'path', 'none')!r}"):
-        train, test, holders, notes, class_names = source.read()
+        train, test, holders, notes, class_names, is_labelled = source.read()
+    if not is_labelled and not is_numbered_anew:
+        raise DataError(
+            f"{source.where} has images without labels, must have one folder a class; sort them "
+            "into folders of their classes"
+        )
     original_shape = tuple(train.x.shape[1:])
     where, where_test = f"{source.where}: training part", f"{source.where}: test part"
     train = source.prepare(train, where)

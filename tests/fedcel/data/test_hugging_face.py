@@ -69,7 +69,7 @@ def test_columns_named_by_settings(tmp_path: Path) -> None:
     """A single data set is the training part; other labels are numbered in their order."""
     data = saved(tmp_path, rows(4))
     named = {"label_column": "digit", "holder_column": "writer", "size": 3}
-    train, test, holders, _, class_names = read_hugging_face(data.model_copy(update=named))
+    train, test, holders, _, class_names, _ = read_hugging_face(data.model_copy(update=named))
     assert class_names == ()  # numbers are no names
     by_writer = read_source(data.model_copy(update={"label_column": "writer"}))
     assert by_writer.class_names == ("ann", "zoe")
