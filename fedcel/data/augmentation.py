@@ -45,10 +45,10 @@ def augment_images(
     """Change images at random, each on its own.
 
     `affine` turns them by up to 9 degrees, scales them by up to 10 % and shifts them by up to 6 %.
-    `crop` shifts them by whole pixels, up to an
-    eighth of a side (He et al., CVPR 2016, section 4.2), `flip` mirrors every other one, and
-    `cutout` hides a square of half the shorter side around a random pixel (DeVries and Taylor,
-    2017). What is hidden or beyond the border is black.
+    `crop` shifts them by whole pixels, up to an eighth of a side (He et al., CVPR 2016, section
+    4.2), `flip` mirrors each with a chance of one half, and `cutout` hides a square of half the
+    shorter side around a random pixel (DeVries and Taylor, 2017). What is hidden or beyond the
+    border is black.
 
     Args:
         x: Images (B, C, H, W).
@@ -70,7 +70,7 @@ def augment_images(
 def _turn_images(
     x: Float[Tensor, "B C H W"], generator: torch.Generator, *, is_mirrored: bool
 ) -> Float[Tensor, "B C H W"]:
-    """Turn, scale and shift images, and mirror every other one."""
+    """Turn, scale and shift images, and mirror each with a chance of one half."""
     turn, scale, right, down, mirror = 2 * torch.rand(5, len(x), generator=generator) - 1
     angle, size = turn * MAX_TURN, 1 + scale * MAX_SCALE
     cos, sin = angle.cos() / size, angle.sin() / size
@@ -88,7 +88,7 @@ def _move_images(
     is_cropped: bool,
     is_mirrored: bool,
 ) -> Float[Tensor, "B C H W"]:
-    """Shift images by whole pixels and mirror every other one, in one pass over the pixels."""
+    """Shift images by whole pixels and mirror half of them, in one pass over the pixels."""
     count, channels, height, width = x.shape
     rows, columns = torch.arange(height), torch.arange(width).expand(count, -1)
     if is_mirrored:
