@@ -24,16 +24,16 @@ def result_figures() -> ModuleType:
 
 def test_figures_show_their_rows(result_figures: ModuleType) -> None:
     """A figure that was not drawn again after its rows changed says other points."""
-    for name, file in result_figures.FIGURES.items():
-        digest = result_figures.digest_points(result_figures.make_chart(file))
-        for part in result_figures.CHARTS:
+    for name, frontier in result_figures.FRONTIERS.items():
+        digest = result_figures.digest_points(result_figures.make_chart(frontier))
+        for part in frontier.charts:
             svg = (DOCS / "figures" / f"{name}-{part}.svg").read_text()
             assert f"<!-- points {digest} -->" in svg, "run docs/extensions/result_figures.py"
 
 
 def test_a_point_that_moves_changes_the_digest(result_figures: ModuleType) -> None:
     """By more than the last digit that a figure shows."""
-    chart = result_figures.make_chart("frontier-faces.json")
+    chart = result_figures.make_chart(result_figures.FRONTIERS["frontier-faces"])
     series, *others = chart.series
     first, *points = series.points
     moved = series._replace(points=[first._replace(x=first.x + 0.01), *points])
@@ -46,13 +46,14 @@ def test_each_variant_has_its_own_look(result_figures: ModuleType) -> None:
     looks = result_figures.LOOKS
     assert len({colour for colour, _, _ in looks.values()}) == len(looks)
     assert len({marker for _, marker, _ in looks.values()}) == len(looks)
-    drawn = {variant for chart in result_figures.CHARTS.values() for variant in chart}
+    charts = [*result_figures.CHARTS.values(), *result_figures.FULL.values()]
+    drawn = {variant for chart in charts for variant in chart}
     assert looks.keys() == drawn == result_figures.NAMES.keys()
 
 
 def test_a_chart_names_what_it_draws(result_figures: ModuleType) -> None:
     """Legends list their own chart's variants in the colours of its lines, on the same axes."""
-    whole = result_figures.make_chart("frontier-faces.json")
+    whole = result_figures.make_chart(result_figures.FRONTIERS["frontier-faces"])
     drawn, limits = {series.name for series in whole.series}, set()
     for part, chart in result_figures.split_chart(whole).items():
         names = result_figures.NAMES

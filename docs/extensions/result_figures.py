@@ -1,27 +1,24 @@
 """Draw accuracy against bits from the kept rows: python docs/extensions/result_figures.py.
 
 Each data set has two charts of the same axes in `docs/figures`: losses, and rivals, noise alone and
-the undefended net in both. A variant has one colour and one marker in all charts.
+the undefended net in both. CIFAR-10 in full has one: of the population bound, because nearly all
+its exact bits are at their maximum. A variant has one colour and one marker in all charts.
 """
 
 import hashlib
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from result_rows import compare_variants
 
 from sims.report.chart import INK, Chart, write_chart
-from sims.report.figures import make_bits_trade_off
+from sims.report.figures import Looks, make_bits_trade_off, make_trade_off
 from sims.report.summary import Summary
+from sims.results.columns import find_columns
 
 FOLDER = Path(__file__).parents[1] / "figures"
-FIGURES = {
-    "frontier-digits": "defences.json",
-    "frontier-fashion": "frontier-fashion.json",
-    "frontier-faces": "frontier-faces.json",
-    "frontier-cifar": "frontier-cifar.json",
-}
-"""The rows that each pair of charts shows."""
 LOOKS: dict[str, tuple[str, str, str]] = {
     "none": (INK, "o", "-"),
     "plain": ("#0072b2", "s", "-"),
@@ -34,11 +31,21 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "nopeek": ("#7a4f1d", "<", "-."),
     "adversarial": ("#a01a2b", ">", "-."),
     "noise-nopeek": ("#5b3fa0", "p", "--"),
+    "ceb": ("#2f8f9d", "h", "-."),
+    "cluster-noise": ("#e58f5f", "d", ":"),
+    "narrow": ("#b8336a", "H", "--"),
+    "narrow-cluster": ("#6b8e23", "8", ":"),
 }
 """Colour, marker and line."""
-CHARTS = {
+CHARTS: Mapping[str, Sequence[str]] = {
     "losses": ("none", "plain", "cluster", "gated", "information", "noise"),
     "rivals": ("none", "noise", "bottleneck", "dropout", "nopeek", "adversarial", "noise-nopeek"),
+}
+FULL: Mapping[str, Sequence[str]] = {
+    "all": (
+        *("none", "noise", "plain", "cluster", "ceb", "cluster-noise"),
+        *("narrow", "narrow-cluster"),
+    ),
 }
 NAMES = {
     "none": "no defence",
@@ -52,12 +59,43 @@ NAMES = {
     "nopeek": "NoPeek",
     "adversarial": "adversarial decoder",
     "noise-nopeek": "noise + NoPeek",
+    "ceb": "CEB",
+    "cluster-noise": "cluster, noise .8",
+    "narrow": "noise, 16 values",
+    "narrow-cluster": "cluster, 16 values",
+}
+BITS_SHOWN = (1.0, 1000.0)
+"""Ends of the axis of the population bound."""
+
+
+def make_population_trade_off(summaries: Sequence[Summary], looks: Looks) -> Chart:
+    """Chart accuracy against the population bound, on a logarithmic axis."""
+    (column,) = find_columns("population-beyond-label")
+    label = "population bound, bits beyond the label (less is better)"
+    chart = make_trade_off(summaries, looks, column, label=label, marks=())
+    return chart._replace(axis={**chart.axis, "xscale": "log", "xlim": BITS_SHOWN})
+
+
+class Frontier(NamedTuple):
+    """Kept rows, the variants of each of their charts, and what these show."""
+
+    file: str
+    charts: Mapping[str, Sequence[str]] = CHARTS
+    make: Callable[[Sequence[Summary], Looks], Chart] = make_bits_trade_off
+
+
+FRONTIERS = {
+    "frontier-digits": Frontier("defences.json"),
+    "frontier-fashion": Frontier("frontier-fashion.json"),
+    "frontier-faces": Frontier("frontier-faces.json"),
+    "frontier-cifar": Frontier("frontier-cifar.json"),
+    "frontier-cifar-full": Frontier("frontier-cifar-full.json", FULL, make_population_trade_off),
 }
 
 
-def make_chart(file: str) -> Chart:
+def make_chart(frontier: Frontier) -> Chart:
     """Return the chart of all variants, each with its points by rising strength."""
-    bench = compare_variants(file)
+    bench = compare_variants(frontier.file)
     rows = [row.model_copy(update={"title": NAMES.get(row.variant)}) for row in bench.rows]
     groups: dict[tuple[str, float | None], list[int]] = {}
     for number, row in enumerate(rows):
@@ -68,13 +106,13 @@ def make_chart(file: str) -> Chart:
     ]
     style = ("color", "marker", "linestyle")
     looks = {name: dict(zip(style, look, strict=True)) for name, look in LOOKS.items()}
-    return make_bits_trade_off(summaries, looks)
+    return frontier.make(summaries, looks)
 
 
-def split_chart(chart: Chart) -> dict[str, Chart]:
-    """Return the charts of losses and of rivals, on the axes of all."""
+def split_chart(chart: Chart, charts: Mapping[str, Sequence[str]] = CHARTS) -> dict[str, Chart]:
+    """Return the charts of some variants each, on the axes of all."""
     parts = {}
-    for part, variants in CHARTS.items():
+    for part, variants in charts.items():
         names = [NAMES[variant] for variant in variants]
         series = [one for name in names for one in chart.series if one.name == name]
         colours = {LOOKS[variant][0] for variant in variants}
@@ -99,9 +137,9 @@ def digest_points(chart: Chart) -> str:
 
 def write_figures(folder: Path) -> None:
     """Draw every figure into a folder; each says what points it shows."""
-    for name, file in FIGURES.items():
-        chart = make_chart(file)
-        for part, drawing in split_chart(chart).items():
+    for name, frontier in FRONTIERS.items():
+        chart = make_chart(frontier)
+        for part, drawing in split_chart(chart, frontier.charts).items():
             write_chart(drawing, folder, f"{name}-{part}")
             with (folder / f"{name}-{part}.svg").open("a") as svg:
                 svg.write(f"<!-- points {digest_points(chart)} -->\n")
