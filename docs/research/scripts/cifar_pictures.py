@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from fedcel.errors import RunError
 from sims.commands.main import main
 from sims.report.book import read_book
 from sims.report.chart import INK
+from sims.report.summary import Images
 
 DOCS = Path(__file__).parents[2]
 COLUMNS, SIDE, GAP = 10, 0.62, 0.3
@@ -25,7 +24,7 @@ COLUMNS, SIDE, GAP = 10, 0.62, 0.3
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def read_images(folder: Path) -> dict[str, Float[Tensor, "T C H W"]]:
+def read_images(folder: Path) -> dict[str, Images]:
     """Return the targets, their class means and the decoder's images; RunError without these."""
     (summary,) = read_book(folder).summaries
     images = summary.runs[0].images
@@ -37,7 +36,7 @@ def read_images(folder: Path) -> dict[str, Float[Tensor, "T C H W"]]:
     return {name: images[name] for name in ("targets", "class-mean", "decoder")}
 
 
-def draw_rows(rows: dict[str, Float[Tensor, "T C H W"]]) -> Figure:
+def draw_rows(rows: dict[str, Images]) -> Figure:
     """Draw a row of images below each name."""
     figure = Figure(figsize=(SIDE * COLUMNS, (SIDE + GAP) * len(rows)))
     grid = figure.subplots(len(rows), COLUMNS)
