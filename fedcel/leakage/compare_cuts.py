@@ -146,6 +146,10 @@ def compare_cuts(
     with evaluation_mode(model), torch.no_grad():
         chosen = choose_cuts(traced, bench.normalise(stack[:1]), at)
         logits = bench.encode(traced.module)
+        if not logits.isfinite().all():  # the first layer whose features are not is named
+            for cut in chosen:
+                encoder, _ = traced.split(cut.point.layer)
+                check_features(bench.encode(encoder), f"features of layer {cut.point.layer!r}")
         targets = choose_targets(logits, y)
         is_right = logits.argmax(1) == targets
         bench.plan(chosen, count_operations(lambda: bench.encode_one(traced.module)))

@@ -268,6 +268,15 @@ def test_refusals(
         fedcel.compare_cuts(model, *make_images(), **options)
 
 
+def test_the_first_layer_with_nan_is_named() -> None:
+    """Not the logits, which have it from there."""
+    model = Funnel()
+    with torch.no_grad():
+        model.copies.weight[3] = torch.nan
+    with pytest.raises(ValueError, match="features of layer 'copies'"):
+        fedcel.compare_cuts(model, *make_images(), at="all")
+
+
 def test_too_few_images_and_limits_that_say_nothing() -> None:
     with pytest.raises(ValueError, match="19 images, must be 20"):
         fedcel.compare_cuts(Funnel(), *make_images(19))
