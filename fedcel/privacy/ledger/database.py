@@ -67,16 +67,16 @@ class LedgerDatabase(ABC):
 
     def upgrade(self, complete: Callable[[Self], None]) -> None:
         """Bring older tables to the present format; they stay where `complete` raises."""
+        self.transact(lambda db: db._upgrade_tables(complete), writing=True)
 
-        def work(db: Self) -> None:
-            if db.execute(db.format_query) == [(OLDER_FORMAT,)]:
-                for statement in db.new_columns:
-                    db.execute(statement)
-                complete(db)
-                for statement in db.new_format:
-                    db.execute(statement)
-
-        self.transact(work, writing=True)
+    def _upgrade_tables(self, complete: Callable[[Self], None]) -> None:
+        """Upgrade tables of the older format, inside a transaction."""
+        if self.execute(self.format_query) == [(OLDER_FORMAT,)]:
+            for statement in self.new_columns:
+                self.execute(statement)
+            complete(self)
+            for statement in self.new_format:
+                self.execute(statement)
 
     @abstractmethod
     def touch(self) -> None:
