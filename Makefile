@@ -52,7 +52,7 @@ pages: .venv/ready
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 # Of these the shapes and types of every call are checked, which costs half as much again.
-CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics nets) \
+CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics) \
 	tests/test_checked_types.py
 CHECK_CALLS := --jaxtyping-packages=fedcel,beartype.beartype
 
@@ -76,7 +76,7 @@ test-rest: .venv/ready
 
 # All tests, the long ones too.
 test-all: check pages .venv/models
-	$(PYTEST) --numprocesses 3 $(CHECK_CALLS) $(CHECKED)
+	$(PYTEST) --numprocesses 3 $(CHECK_CALLS) $(CHECKED) tests/fedcel/nets
 	$(PYTEST) --numprocesses 3 $(addprefix --ignore=,$(CHECKED))
 
 # Training on the oldest Flower and Ray that are allowed: simulations, strategies, a deployment.
