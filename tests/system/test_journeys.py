@@ -49,24 +49,25 @@ def test_the_service_and_its_audit(tmp_path: Path) -> None:
         text = text.replace(long, short)
     (tmp_path / "tuned.toml").write_text(text)  # tuning and benches have tests of their own
     steps = [words for program, *words in commands(PAGE) if program == "fedcel"]
-    kinds = ["tune", "bench", "table", "simulate", "ledger", "serve", "attack", "attack", "report"]
-    assert [words[0] for words in steps] == kinds
-    typed(steps[3], tmp_path)
-    key = re.findall(r"key: (\S+)", typed(steps[4], tmp_path))[0]
+    kinds = ["tune", "bench", "table", "table", "simulate", "ledger", "serve", "attack", "attack"]
+    assert [words[0] for words in steps[:10]] == [*kinds, "report"]  # then those of sentences
+    train, create_key, serve, attack, attack_live, report = steps[4:10]
+    typed(train, tmp_path)
+    key = re.findall(r"key: (\S+)", typed(create_key, tmp_path))[0]
     certificates = [sys.executable, ROOT / "examples/deployment/certificates.py"]
     subprocess.run([*certificates, "server", "pki", "127.0.0.1"], cwd=tmp_path, check=True)
-    typed(steps[6], tmp_path)
+    typed(attack, tmp_path)
     port = 20_000 + os.getpid() % 20_000
-    served = [sys.executable, "-m", "sims", *steps[5], "--port", str(port)]
+    served = [sys.executable, "-m", "sims", *serve, "--port", str(port)]
     up = subprocess.Popen(served, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        live = [word.replace("8443", str(port)) for word in steps[7]]
+        live = [word.replace("8443", str(port)) for word in attack_live]
         said = tried(live, tmp_path, key, up)
     finally:
         up.terminate()
         up.wait(30)
     assert "logit-inversion" in said
-    typed(steps[8], tmp_path)
+    typed(report, tmp_path)
     assert (tmp_path / "runs/pilot/report.html").stat().st_size > 10_000
 
 
