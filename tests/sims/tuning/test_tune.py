@@ -381,3 +381,12 @@ def test_all_variants_may_be_tuned_for_likelihood(
     assert isinstance(found, list)
     assert [v["settings"]["local"]["rate"] for v in found] == [0.3] * 3
     assert [v["tuned"]["nll"] for v in found] == [0.0] * 3
+
+
+@pytest.mark.filterwarnings("ignore:local.augment and chain.scope 'full'")
+@pytest.mark.parametrize("name", scenario.list_packaged())
+def test_packaged_scenarios_can_be_tuned(name: str) -> None:
+    """Whatever a variant's ranges name is a setting of its kind, at both ends."""
+    plan = scenario.read_scenario(name)
+    for variant in plan.variants if plan.tune.ranges else ():
+        assert tune.plan_search(plan, variant, {}).ranges
