@@ -264,9 +264,8 @@ class _AttackRun:
                 "share_of_steps": share_of_steps,
                 "learning_curve": thin_curve(curve) or None,
             }
-            count = len(images)
-            line = f"{count}/{count} images rebuilt, scoring them"
-            self.listener.show_line(f"{attack.name}, seed {attack_seed}: {line}")
+            rebuilt = f"{len(images)}/{len(images)} images rebuilt"
+            self.listener.show_line(f"{attack.name}, seed {attack_seed}: {rebuilt}, scoring them")
             image_scores = score_images(images, targets.x, candidates)
             scores = score_reconstructions(
                 *(images, targets, self.auxiliary, candidates),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ def check_images(images: Images, where: str) -> None:
             f"int64 of shape ({len(x)},); give each image one label"
         )
     low, high = x.min().item(), x.max().item()  # NaN comes through both
-    if low != low:
+    if isnan(low):
         first = int(x.flatten(1).isnan().any(1).nonzero()[0])
         raise DataError(f"{where}: pixels of image {first} are NaN, must be in [0, 1]; mend them")
     if x.dtype != torch.uint8 and not 0 <= low <= high <= 1:

@@ -26,13 +26,12 @@ from leakage_measures import LITE_DEVIATION, LITE_MEAN, LITE_SIZE, ROWS_FILE, lo
 from sims.commands.main import main
 from sims.progress import show_attacks
 from sims.report.chart import INK
+from sims.report.reconstruction_strips import DECADES
 
 DOCS = Path(__file__).parents[2]
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 CUTS = {"_blocks.2": "block 2", "_blocks.7": "block 7", "_blocks.14": "block 14"}
 ROWS = ("rebuilt", "exposed")
-DECADES = 3
-"""Powers of ten that the scale of the information spans."""
 COLOURS = "inferno"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
