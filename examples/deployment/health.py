@@ -5,25 +5,26 @@ http://127.0.0.1:9094/health, for the service https://127.0.0.1:8443/healthz. Ex
 answers with 200, or when neither is given; else 1.
 """
 
+import atexit
 import os
 import socket
 import ssl
 import sys
 import threading
-import time
 from http.client import HTTPException
 from urllib.request import urlopen
 
 SECONDS = 10.0  # within which it has to answer, and between two questions of a watch
 
+TRUSTING = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # certificates here may be for other names
+TRUSTING.check_hostname = False
+TRUSTING.verify_mode = ssl.CERT_NONE
+
 
 def is_healthy(url: str) -> bool:
-    """Ask a server of this machine. Its certificate may be for other names."""
-    trusting = ssl.create_default_context()
-    trusting.check_hostname = False
-    trusting.verify_mode = ssl.CERT_NONE
+    """Ask a server of this machine."""
     try:
-        with urlopen(url, timeout=SECONDS, context=trusting) as answer:
+        with urlopen(url, timeout=SECONDS, context=TRUSTING) as answer:
             return bool(answer.status == 200)
     except (OSError, HTTPException, ValueError):
         return False
@@ -40,15 +41,22 @@ def notify_manager(message: str) -> None:
 
 def watch(url: str) -> None:
     """Tell systemd that this process is ready, then that it is alive, for as long as it is."""
+    ended = threading.Event()
 
     def ask_again_and_again() -> None:
-        while True:
+        while not ended.is_set():
             if is_healthy(url):
                 notify_manager("READY=1\nWATCHDOG=1")
-            time.sleep(SECONDS / 5)
+            ended.wait(SECONDS / 5)
+
+    def end() -> None:  # a thread inside OpenSSL while Python shuts down is a segmentation fault
+        ended.set()
+        asking.join(SECONDS)
 
     if "NOTIFY_SOCKET" in os.environ:
-        threading.Thread(target=ask_again_and_again, daemon=True).start()
+        asking = threading.Thread(target=ask_again_and_again, daemon=True)
+        asking.start()
+        atexit.register(end)
 
 
 def read_url(scheme: str) -> str:

@@ -371,6 +371,17 @@ def test_systemd_is_told_that_a_server_is_well_as_long_as_it_is(
         assert [manager.recv(100) for _ in range(2)] == [b"READY=1\nWATCHDOG=1"] * 2
 
 
+def test_a_server_ends_well_while_it_is_being_asked() -> None:
+    """A question on its way, inside OpenSSL, does not outlive the interpreter."""
+    script = (
+        "import time, health; health.SECONDS = 0.001; "
+        "health.watch('https://127.0.0.1:9/health'); time.sleep(0.1)"
+    )
+    environment = {**os.environ, "NOTIFY_SOCKET": "/nobody", "PYTHONPATH": str(FOLDER)}
+    for _ in range(20):
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
 def check(*words: str) -> int:
     """Run health.py."""
     environment = {key: value for key, value in os.environ.items() if key != "FEDCEL_HEALTH"}
