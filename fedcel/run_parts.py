@@ -42,9 +42,8 @@ from fedcel.nets import (
 )
 from fedcel.own_parts import blame_own_parts, list_own_parts
 from fedcel.posterior import RoundSchedule
-from fedcel.seeding import make_generator
 from fedcel.settings import OWN_STRATEGY, Settings
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import make_generator, usual_torch_state
 
 PARAMETERS_AT_ONCE = 2**20
 """Parameters of all clients of a batch on a processor: more would leave its fast memory."""

@@ -23,8 +23,8 @@ from fedcel.nets import FlatNet, to_vector
 from fedcel.posterior import Prediction, apply_heads, predict
 from fedcel.privacy import LabelledLogits, measure_utility, private_logits
 from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, Refusal, to_granted_micro
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings
+from fedcel.torch_state import make_generator
 
 
 class Account(NamedTuple):

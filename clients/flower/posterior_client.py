@@ -8,19 +8,22 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from fedcel.federation import ClientUpdate, RoundRequest, RoundTrainer, record_names
-from fedcel.named_tensors import State
-from fedcel.nets import to_arrays, to_vector
-from fedcel.posterior import RoundOrder
-from fedcel.run_parts import build_client_parts
-from fedcel.runs import (
+from fedcel.federation import (
     ClientMemory,
-    ClientStateFolder,
+    ClientUpdate,
+    RoundRequest,
+    RoundTrainer,
     StoredState,
     keep_state,
     load_state,
+    record_names,
 )
+from fedcel.nets import to_arrays, to_vector
+from fedcel.posterior import RoundOrder
+from fedcel.run_parts import build_client_parts
+from fedcel.runs import ClientStateFolder
 from fedcel.settings import Settings
+from fedcel.tensors import State
 
 LOGGER = logging.getLogger("flwr")
 FitResult = tuple[NDArrays, int, dict[str, Scalar]]

@@ -11,9 +11,9 @@ from fedcel.errors import LeakError, SettingsError
 from fedcel.federation import record_names
 from fedcel.nets import to_vector
 from fedcel.run_parts import build_workspace_net, select_client_images
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 from fedcel.tensors import to_floats
+from fedcel.torch_state import make_generator
 
 LOGGER = logging.getLogger("flwr")
 LIMIT_KEY, AFTER_KEY = "leak-limit", "leak-after"

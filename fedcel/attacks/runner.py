@@ -46,8 +46,8 @@ from fedcel.leakage import (
     ObservationUpdate,
     optimal_leak,
 )
-from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
+from fedcel.torch_state import make_generator
 
 COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 TARGETS_AT_ONCE = 256  # compared with the attacker's images

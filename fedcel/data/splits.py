@@ -16,9 +16,9 @@ from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import ClientImages, ClientSlices, Positions
 from fedcel.data.source import SourceData
 from fedcel.errors import DataError
-from fedcel.seeding import make_generator, stream_seed
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import to_floats
+from fedcel.torch_state import make_generator, stream_seed
 
 SPLIT_SEED = 0
 """Seed of the split into test, validation and other images, whatever the run's seed."""

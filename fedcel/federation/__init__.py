@@ -13,9 +13,13 @@ from fedcel.federation.local_steps import ClientUpdate as ClientUpdate
 from fedcel.federation.local_steps import client_step as client_step
 from fedcel.federation.local_steps import name_obstacle as name_obstacle
 from fedcel.federation.local_steps import train_clients as train_clients
+from fedcel.federation.round_trainer import ClientMemory as ClientMemory
 from fedcel.federation.round_trainer import ClientParts as ClientParts
 from fedcel.federation.round_trainer import RoundRequest as RoundRequest
 from fedcel.federation.round_trainer import RoundTrainer as RoundTrainer
+from fedcel.federation.round_trainer import StoredState as StoredState
+from fedcel.federation.round_trainer import keep_state as keep_state
+from fedcel.federation.round_trainer import load_state as load_state
 from fedcel.federation.round_trainer import protect_update as protect_update
 from fedcel.federation.server_round import CLIENT_DRIFT as CLIENT_DRIFT
 from fedcel.federation.server_round import HEAVIEST as HEAVIEST

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import RoundError
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 
 _HALF = 0.5 - 1e-9  # of the weight, less the rounding of a sum
 _BLOCK = 2**16  # parameters sorted at once

@@ -27,7 +27,6 @@ from fedcel.losses import (
     refuse_undefined_terms,
 )
 from fedcel.losses.cel import StackedFeatures, rank_in_class
-from fedcel.named_tensors import State
 from fedcel.nets import CPU, Cut, FlatNet, whiten_features
 from fedcel.posterior import (
     LangevinContext,
@@ -38,6 +37,7 @@ from fedcel.posterior import (
     langevin_step,
 )
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import State
 from fedcel.torch_state import use_full_precision
 
 _MIN_MEMBERS = 2  # members without which a class has no spread

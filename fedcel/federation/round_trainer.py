@@ -1,10 +1,10 @@
-"""Training of the clients of a round: the request, the batches, what may leave a client."""
+"""Training of the clients of a round: request, kept states, batches, what may leave a client."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -19,13 +19,12 @@ from fedcel.federation.local_steps import (
     train_clients,
 )
 from fedcel.losses import Streams, select_state
-from fedcel.named_tensors import State
 from fedcel.nets import FlatNet
 from fedcel.posterior import RoundPlan, RoundSchedule
 from fedcel.privacy import UpdateSettings, add_update_noise, clip_update
-from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
-from fedcel.torch_state import usual_torch_state
+from fedcel.tensors import State
+from fedcel.torch_state import make_generator, usual_torch_state
 
 _BATCHES_AHEAD = 8
 """Batches of clients trained before their updates are handed out: more have batches of one size."""
@@ -72,6 +71,75 @@ class ClientParts(NamedTuple):
     def streams(self, client: int, round_number: int) -> Streams:
         """Make the random streams of a client's round."""
         return lambda purpose: make_generator(self.seed, purpose, round_number, client)
+
+
+@runtime_checkable
+class ClientMemory(Protocol):
+    """Keeps one client's states by round: a folder, or Flower's context."""
+
+    def find_newest(self, number: int) -> int:
+        """Return the newest round before `number` whose state is there, 0 where there is none."""
+        ...
+
+    def read_state(self, number: int) -> State | None:
+        """Return the state after round `number`, None where it is not there."""
+        ...
+
+    def write_state(self, number: int, state: State, before: int) -> None:
+        """Keep the state after round `number`, and of earlier ones that after round `before`."""
+        ...
+
+
+@show_shapes
+class StoredState(NamedTuple):
+    """The state that a client starts a round from."""
+
+    round: int
+    """After which it was written; 0: the client starts without one."""
+    state: State | None
+
+
+def load_state(memory: ClientMemory, number: int, expected: int | None) -> StoredState:
+    """Load the state that a client is to start a round from, and no other.
+
+    Args:
+        memory: The client's.
+        number: The round.
+        expected: The round whose state it is to be, as the server knows it, 0: none; None: nobody
+            knows, and it is the newest.
+
+    Returns:
+        The state; none where that of the expected round is not there.
+    """
+    before = memory.find_newest(number) if expected is None else expected
+    state = memory.read_state(before) if before else None
+    return StoredState(0 if state is None else before, state or None)
+
+
+def keep_state(
+    memory: ClientMemory, number: int, state: State, start: StoredState, *, is_noisy: bool
+) -> int:
+    """Keep a client's state after a round, unless a diverged round left it.
+
+    Args:
+        memory: The client's.
+        number: The round.
+        state: After the round; nothing is written where it is empty: the losses keep nothing.
+        start: What the round began with; it stays, for the round may be repeated.
+        is_noisy: Whether updates have noise: something is always written then, since what is
+            returned goes to the server and must not tell how the training went.
+
+    Returns:
+        The round whose state the client is to start from the next time, 0: none.
+    """
+    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+        if not is_noisy:
+            return start.round
+        state = start.state or {}
+    if not (state or is_noisy):
+        return 0
+    memory.write_state(number, state, start.round)
+    return number
 
 
 class RoundTrainer:

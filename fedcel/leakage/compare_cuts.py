@@ -35,9 +35,8 @@ from fedcel.nets import (
 )
 from fedcel.progress import listen_to_progress, tell_progress
 from fedcel.ranges import check_whole
-from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import make_generator, usual_torch_state
 
 MOST_CUTS = 12
 """Cuts that are compared unless others are asked for."""

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.nets import choose_batch_size, evaluation_mode, place_images
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 
 RANGE = 10.0
 """Factor by which a feature's noise is at most above or below the one that is right for all."""

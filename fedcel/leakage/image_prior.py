@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from scipy.fft import dctn, idctn
 from torch import Tensor
 
-from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
+from fedcel.torch_state import make_generator
 
 MAX_FULL = 1024
 """Pixels, times channels, up to which covariances of all pairs are estimated."""

@@ -23,10 +23,9 @@ from fedcel.leakage.local_channel import (
     ready_encoder,
 )
 from fedcel.nets import Encoder
-from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike
-from fedcel.torch_state import map_on_threads, usual_torch_state
+from fedcel.torch_state import make_generator, map_on_threads, usual_torch_state
 
 MAP_PROBES = 32
 """Random vectors that a diagonal is estimated with."""

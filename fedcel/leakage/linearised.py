@@ -28,9 +28,8 @@ from fedcel.metrics import mean_half_width, round_up
 from fedcel.nets import Encoder, count_operations, encode_images
 from fedcel.progress import tell_progress
 from fedcel.ranges import POSITIVE, check_whole
-from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features
-from fedcel.torch_state import map_on_threads, usual_torch_state
+from fedcel.torch_state import make_generator, map_on_threads, usual_torch_state
 
 VALUES_AT_ONCE = 2**22
 """Values of Jacobians in memory, of images that are measured at once."""

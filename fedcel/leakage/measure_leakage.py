@@ -23,9 +23,8 @@ from fedcel.leakage.population_bound import (
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, as_module, encode_images
 from fedcel.ranges import SHARE, check_whole
-from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import make_generator, usual_torch_state
 
 PAIRS_AT_ONCE = 2**19  # of a message and an image in memory; after so many, progress is told
 MIN_DRAWS = 2  # of noise, for each image: one would give no error

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fedcel.errors import NetError
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import choose_batch_size, evaluation_mode, place_images
-from fedcel.seeding import make_generator
 from fedcel.tensors import check_features
+from fedcel.torch_state import make_generator
 
 MESSAGES = 400
 """Messages whose answers are counted at each noise, or one an image where these are more."""

@@ -17,8 +17,8 @@ from fedcel.leakage.certificate import (
     find_partitions,
     span_coordinates,
 )
-from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
+from fedcel.torch_state import make_generator
 
 GROUPS = (1, 2, 5)
 """Components of a class that are tried."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.named_tensors import State, check_state_names
+from fedcel.tensors import State, check_state_names
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-16

@@ -14,7 +14,7 @@ from fedcel.losses.protocol import (
     Term,
 )
 from fedcel.losses.terms import LossTerm
-from fedcel.named_tensors import select_row, stack_states
+from fedcel.tensors import select_row, stack_states
 
 
 class ClientLossTerm(LossTerm):

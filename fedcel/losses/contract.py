@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedcel.errors import ContractError, DataError, DivergedError, SettingsError
 from fedcel.losses.protocol import Batch, ClientLoss, State, Term
-from fedcel.named_tensors import require_state
 from fedcel.plugins import require
-from fedcel.seeding import make_twice
+from fedcel.tensors import require_state
+from fedcel.torch_state import make_twice
 
 IMAGES = 24
 HALF = slice(IMAGES // 2)  # of a client's images, in a batch

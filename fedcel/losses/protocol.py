@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.named_tensors import State as State
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import State as State
 
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Reads the client's features (n, D) and labels (n,), encoded batch by batch on the way.

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedcel.errors import DivergedError
 from fedcel.losses.protocol import Batch, FeatureReader, MetricRanges, StackedFeatures, State, Term
-from fedcel.named_tensors import add_prefix, select_prefix, select_row, stack_states
 from fedcel.nets import CPU, whiten_features
+from fedcel.tensors import add_prefix, select_prefix, select_row, stack_states
 
 Streams = Callable[[str], torch.Generator]
 """Purpose -> fresh generator, bound to (seed, round, client)."""

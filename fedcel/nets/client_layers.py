@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import NoiseScale
+from fedcel.tensors import select_prefix
 
 Layer = Callable[[Tensor], Tensor]
 """Inputs of K clients (K, b, ...) to outputs (K, b, ...)."""

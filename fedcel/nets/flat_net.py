@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.errors import NetError, StackingError
-from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
 from fedcel.nets.copy_module import copy_module
 from fedcel.nets.split_net import SplitNet
+from fedcel.tensors import add_prefix, select_prefix
 from fedcel.torch_state import compute_in
 
 STACKED_IMAGES = 5

@@ -14,7 +14,7 @@ from fedcel.nets.encode_images import (
     place_images,
 )
 from fedcel.ranges import check_whole
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 
 GRADIENTS = 20
 """Gradients for each value, or one an image where these are more."""

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.plugins import require
-from fedcel.seeding import make_twice
+from fedcel.torch_state import make_twice
 
 _IMAGES = 4
 _ADAM_STEPS, _RATE = 40, 3e-3  # to see that the net learns at all

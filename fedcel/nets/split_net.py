@@ -9,10 +9,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut, NoiseScale, NoiseShape
 from fedcel.nets.encode_images import choose_batch_size
-from fedcel.tensors import to_floats
+from fedcel.tensors import select_prefix, to_floats
 
 IMAGES_AT_ONCE = 1024
 """Images that are encoded together at most where no gradient is wanted."""

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.named_tensors import State, require_state
 from fedcel.posterior.sampler import NoiseAdder, Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 from fedcel.posterior.schedule import LANGEVIN, LocalSettings, RoundPlan
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import State, require_state
 
 
 @show_shapes

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.named_tensors import State
 from fedcel.posterior.schedule import RoundPlan
+from fedcel.tensors import State
 
 NoiseAdder = Callable[[Tensor, float], None]
 """add_noise(target, scale) adds `scale` times a fresh draw of a Langevin step's noise, in place.

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.named_tensors import require_state
 from fedcel.plugins import require
 from fedcel.posterior.sampler import Sampler
 from fedcel.posterior.schedule import LocalSettings, RoundPlan
-from fedcel.seeding import make_twice
+from fedcel.tensors import require_state
+from fedcel.torch_state import make_twice
 
 _SIZE, _RATE, _NOISE = 8, 0.05, 0.01  # parameters that move; of a step
 

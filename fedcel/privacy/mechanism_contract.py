@@ -12,7 +12,7 @@ from fedcel.errors import ContractError
 from fedcel.plugins import require
 from fedcel.privacy.empirical_bounds import measure_epsilon
 from fedcel.privacy.protocol import Mechanism
-from fedcel.seeding import make_twice
+from fedcel.torch_state import make_twice
 
 ANSWERS = 10_000  # drawn about each of two inputs
 CONFIDENCE = 1 - 1e-6  # at 95 % a valid mechanism would be called invalid once in some forty runs

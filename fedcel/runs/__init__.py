@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING
 from fedcel.lazy import export_lazily as _export_lazily
 
 if TYPE_CHECKING:
-    from fedcel.runs.client_state import ClientMemory as ClientMemory
     from fedcel.runs.client_state import ClientStateFolder as ClientStateFolder
-    from fedcel.runs.client_state import StoredState as StoredState
-    from fedcel.runs.client_state import keep_state as keep_state
-    from fedcel.runs.client_state import load_state as load_state
     from fedcel.runs.client_state import missing_states_error as missing_states_error
     from fedcel.runs.client_state import partition_folder as partition_folder
     from fedcel.runs.evaluation import GUESSES_FILE as GUESSES_FILE

@@ -2,81 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
 
 from fedcel.errors import RunError
+from fedcel.federation import StoredState, load_state
 from fedcel.files import read_tensors, write_tensors
-from fedcel.losses.cel import State
-from fedcel.short_repr import show_shapes
-
-
-@runtime_checkable
-class ClientMemory(Protocol):
-    """Keeps one client's states by round: a `ClientStateFolder`, or Flower's context."""
-
-    def find_newest(self, number: int) -> int:
-        """Return the newest round before `number` whose state is there, 0 where there is none."""
-        ...
-
-    def read_state(self, number: int) -> State | None:
-        """Return the state after round `number`, None where it is not there."""
-        ...
-
-    def write_state(self, number: int, state: State, before: int) -> None:
-        """Keep the state after round `number`, and of earlier ones that after round `before`."""
-        ...
-
-
-@show_shapes
-class StoredState(NamedTuple):
-    """The state that a client starts a round from."""
-
-    round: int
-    """After which it was written; 0: the client starts without one."""
-    state: State | None
-
-
-def load_state(memory: ClientMemory, number: int, expected: int | None) -> StoredState:
-    """Load the state that a client is to start a round from, and no other.
-
-    Args:
-        memory: The client's.
-        number: The round.
-        expected: The round whose state it is to be, as the server knows it, 0: none; None: nobody
-            knows, and it is the newest.
-
-    Returns:
-        The state; none where that of the expected round is not there.
-    """
-    before = memory.find_newest(number) if expected is None else expected
-    state = memory.read_state(before) if before else None
-    return StoredState(0 if state is None else before, state or None)
-
-
-def keep_state(
-    memory: ClientMemory, number: int, state: State, start: StoredState, *, is_noisy: bool
-) -> int:
-    """Keep a client's state after a round, unless a diverged round left it.
-
-    Args:
-        memory: The client's.
-        number: The round.
-        state: After the round; nothing is written where it is empty: the losses keep nothing.
-        start: What the round began with; it stays, for the round may be repeated.
-        is_noisy: Whether updates have noise: something is always written then, since what is
-            returned goes to the server and must not tell how the training went.
-
-    Returns:
-        The round whose state the client is to start from the next time, 0: none.
-    """
-    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
-        if not is_noisy:
-            return start.round
-        state = start.state or {}
-    if not (state or is_noisy):
-        return 0
-    memory.write_state(number, state, start.round)
-    return number
+from fedcel.tensors import State
 
 
 class ClientStateFolder:

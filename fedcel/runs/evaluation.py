@@ -66,9 +66,9 @@ from fedcel.runs import run_folder
 from fedcel.runs.measured_pieces import Piece, PieceStore, delete_pieces
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run, digest_weights
-from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
 from fedcel.short_repr import show_shapes
+from fedcel.torch_state import make_generator
 
 TOO_FEW = "there are too few images to fit their covariance to"
 TOO_LONG = "there are fewer than 6 test images, or it would take long"

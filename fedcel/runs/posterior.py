@@ -11,9 +11,9 @@ from fedcel.metrics import calibration
 from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.runs.evaluation import posterior_samples
-from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike, to_tensor
+from fedcel.torch_state import make_generator
 
 _IMAGES_AT_ONCE = 512
 

@@ -25,8 +25,8 @@ from fedcel.nets import FlatNet
 from fedcel.run_parts import build_server_parts, init_net, init_run_state
 from fedcel.runs import run_folder
 from fedcel.runs.round_log import Event, RoundLog, describe_round
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings
+from fedcel.torch_state import make_generator
 
 BITS_IMAGES = 400
 """Largest number of validation images of which the leak is measured during training."""

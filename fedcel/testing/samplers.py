@@ -26,8 +26,8 @@ from fedcel.posterior import (
     make_client_sampler,
 )
 from fedcel.run_parts import build_server_parts
-from fedcel.seeding import make_generator, make_twice
 from fedcel.settings import LocalSettings, parse_settings
+from fedcel.torch_state import make_generator, make_twice
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
 CURVATURES = (1.0, 0.25)

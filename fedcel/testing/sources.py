@@ -4,8 +4,8 @@ import torch
 
 from fedcel.data import DataSettings, Iid, Images, SourceData, load_splits, read_source, to_floats
 from fedcel.plugins import require
-from fedcel.seeding import make_twice
 from fedcel.tensors import digest_pixels
+from fedcel.torch_state import make_twice
 
 MIN_DISTINCT_SHARE = 0.5  # of the images, which must differ from all others
 IMAGES_PER_TEST_IMAGE = 8  # and as many per validation or auxiliary image

@@ -16,9 +16,9 @@ from fedcel.federation import ClientRound, protect_update, train_clients
 from fedcel.leakage import FIRST_LAYER, UPDATE
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import RoundPlan
-from fedcel.seeding import make_generator as stream
 from fedcel.settings import UpdateSettings
 from fedcel.tensors import digest_pixels
+from fedcel.torch_state import make_generator as stream
 
 CLIP_FACTORS = 33
 """Tried between the least that fits and 1, each the same multiple of the last."""

@@ -18,8 +18,8 @@ from fedcel.posterior import Prediction, RoundOrder, build_device_net, noise_var
 from fedcel.privacy import KnownLaw, Laplace, Mechanism
 from fedcel.run_parts import build_schedule, init_net
 from fedcel.runs import Run, posterior_samples
-from fedcel.seeding import make_generator as stream
 from fedcel.settings import AttackSettings, burn_in_rounds
+from fedcel.torch_state import make_generator as stream
 from sims.attacking.client_updates import Uploads
 
 LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged

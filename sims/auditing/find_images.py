@@ -15,7 +15,7 @@ from fedcel.data import (
     to_floats,
 )
 from fedcel.errors import DataError, replace_unwritable
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 
 RESIZED_AT_ONCE = 256
 """Images that are brought to size together."""

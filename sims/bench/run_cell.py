@@ -19,12 +19,12 @@ from fedcel.files import write_json
 from fedcel.json_records import Record
 from fedcel.losses.cel import NoCEL
 from fedcel.losses.defences import NoDefence
-from fedcel.named_tensors import State
 from fedcel.nets import CPU, fastest_device
 from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_client_parts
 from fedcel.runs import run_folder
 from fedcel.settings import Scalar, Settings, dump_settings, flatten_settings
+from fedcel.tensors import State
 from sims.attacking import catch_up
 from sims.bench.scenario import Cell, is_defended
 from sims.engines.choose_engine import choose_engine

@@ -12,23 +12,23 @@ from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
     RoundTrainer,
+    StoredState,
+    keep_state,
     name_obstacle,
 )
-from fedcel.named_tensors import State
 from fedcel.run_parts import build_client_parts
 from fedcel.runs import (
     ClientStateFolder,
     EventCallback,
     ServerRun,
-    StoredState,
     evaluate_run,
-    keep_state,
     missing_states_error,
     partition_folder,
     read_run,
     write_evaluation,
 )
 from fedcel.settings import OWN_STRATEGY, Settings
+from fedcel.tensors import State
 from sims import progress
 from sims.engines.choose_engine import choose_clients_at_once
 

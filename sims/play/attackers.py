@@ -26,7 +26,7 @@ from fedcel.errors import RunError, describe_unforeseen
 from fedcel.files import read_tensors, write_tensors
 from fedcel.nets import SplitNet
 from fedcel.runs import Run, posterior_samples
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 from sims.play.noise_levels import MeanMessage, NoiseLevel, list_levels
 
 MAX_OWN_IMAGES = 1000

@@ -26,7 +26,7 @@ from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import Cut, SplitNet, apply_noise
 from fedcel.posterior import Prediction, apply_heads
 from fedcel.runs import Run, build_sent_net, fit_run_prior, posterior_samples
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 from sims.play.attackers import DECODER, RIDGE, Attackers, Background
 from sims.play.noise_levels import MESSAGE_COUNTS, NoiseLevel, describe_level, find_level
 

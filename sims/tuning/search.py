@@ -26,8 +26,8 @@ from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.metrics import score_probabilities
 from fedcel.posterior import build_device_net, predict
 from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
-from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings, dump_settings, flatten_settings, parse_settings
+from fedcel.torch_state import make_generator, stream_seed
 from sims.bench.scenario import Tune, Variant
 from sims.engines import local
 from sims.progress import estimate_left, print_line, show_rounds

@@ -30,8 +30,8 @@ from fedcel.run_parts import (
     build_workspace_net,
     init_net,
 )
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
+from fedcel.torch_state import make_generator
 from sims.engines.simulate import simulate
 
 PAIRS = 25

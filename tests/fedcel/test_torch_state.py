@@ -1,4 +1,4 @@
-"""Results do not depend on what a caller switched off in PyTorch."""
+"""Random streams; results do not depend on what a caller switched off in PyTorch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.torch_state import map_on_threads, use_full_precision, usual_torch_state
+from fedcel.torch_state import (
+    make_generator,
+    map_on_threads,
+    stream_seed,
+    use_full_precision,
+    usual_torch_state,
+)
 
 
 @contextmanager
@@ -119,3 +125,20 @@ def test_map_on_threads() -> None:
         assert list(map_on_threads(abs, (-1, 2))) == [1, 2]
     finally:
         torch.set_num_threads(before)
+
+
+def test_every_part_of_the_name_counts() -> None:
+    """Different purpose, round, client or seed: another stream; the same: the same."""
+    names = [(0, "a", 0, 0), (1, "a", 0, 0), (0, "b", 0, 0), (0, "a", 1, 0), (0, "a", 0, 1)]
+    assert len({stream_seed(*name) for name in names}) == len(names)
+    draws = [torch.rand(4, generator=make_generator(0, "a", 3, 2)) for _ in range(2)]
+    assert torch.equal(*draws)
+
+
+def test_global_state_is_left_alone() -> None:
+    """The default generator gives the same number with a stream drawn in between."""
+    torch.manual_seed(9)
+    first = torch.rand(1)
+    torch.manual_seed(9)
+    torch.rand(5, generator=make_generator(0, "a"))
+    assert torch.equal(first, torch.rand(1))

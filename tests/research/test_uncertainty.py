@@ -12,8 +12,8 @@ from fedcel.errors import FedcelError, RunError
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.runs import run_folder
-from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
+from fedcel.torch_state import make_generator
 from sims.bench import make_plain_variant
 from sims.bench.scenario import Cell
 

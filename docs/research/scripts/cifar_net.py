@@ -21,9 +21,8 @@ from fedcel.files import read_tensors, write_tensors
 from fedcel.nets import encode_images, fast_precision, initialise_parameters
 from fedcel.nets.device import CPU
 from fedcel.nets.library_net import spread_outputs
-from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
-from fedcel.torch_state import compute_in
+from fedcel.torch_state import compute_in, make_generator
 from sims.bench import read_scenario
 from sims.commands.main import main
 from sims.commands.options import option

@@ -20,7 +20,7 @@ from fedcel.federation import begin_round, finish_round, init_server_state
 from fedcel.files import write_json
 from fedcel.nets import FlatNet
 from fedcel.run_parts import build_client_parts, build_server_parts, init_net
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 from hijacked_encoder import hijack_encoder
 from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
 from sims.engines.local import LocalTrainer

@@ -29,8 +29,8 @@ from fedcel.errors import NetError
 from fedcel.files import read_json, write_json
 from fedcel.nets import Normalise, encode_images, evaluation_mode
 from fedcel.runs import read_run
-from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, parse_settings
+from fedcel.torch_state import make_generator
 from measure_ranks import rank_measures
 from sims.bench import list_cells, override_seeds, read_scenario
 from sims.commands.main import main

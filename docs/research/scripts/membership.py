@@ -42,8 +42,8 @@ from fedcel.run_parts import (
     init_net,
     init_run_state,
 )
-from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings
+from fedcel.torch_state import make_generator, stream_seed
 from membership_scores import (
     MIN_SHADOWS,
     MembershipScores,

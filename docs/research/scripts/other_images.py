@@ -25,7 +25,7 @@ from fedcel.files import read_json, write_json
 from fedcel.leakage import ImagePrior, fit_image_prior
 from fedcel.leakage.local_channel import LocalChannel, ready_encoder
 from fedcel.nets import Normalise, call_encoder, encode_images
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 from leakage_measures import LITE_DEVIATION, LITE_MEAN, Rows, load_lite
 from sims.commands.main import main
 from sims.commands.options import option

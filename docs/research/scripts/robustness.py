@@ -32,8 +32,8 @@ from fedcel.run_parts import (
     init_net,
     select_client_images,
 )
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
+from fedcel.torch_state import make_generator
 from sims.engines.local import LocalTrainer
 from sims.parallel_jobs import run_items
 from sims.progress import print_line

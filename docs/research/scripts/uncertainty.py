@@ -30,8 +30,8 @@ from fedcel.json_records import Record
 from fedcel.metrics import nll, predictive_entropy, score_probabilities
 from fedcel.posterior import predict
 from fedcel.runs import Run, posterior_samples, run_folder
-from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, parse_settings
+from fedcel.torch_state import make_generator
 from sims.bench import Cell, list_cells, read_scenario
 from sims.bench.run_cell import find_differences
 from sims.commands.main import main

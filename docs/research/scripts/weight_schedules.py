@@ -16,8 +16,8 @@ import torch
 
 import fedcel
 from fedcel.runs import run_folder
-from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
+from fedcel.torch_state import make_generator
 from sims.engines import local
 
 COMMON = {

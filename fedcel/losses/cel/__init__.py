@@ -2,20 +2,20 @@
 
 from fedcel.lazy import list_names as _list_names
 from fedcel.losses.cel.cel_module import CELModule as CELModule
-from fedcel.losses.cel.class_spread import ClassShare as ClassShare
-from fedcel.losses.cel.class_spread import class_members as class_members
-from fedcel.losses.cel.class_spread import rank_in_class as rank_in_class
 from fedcel.losses.cel.cluster import Cluster as Cluster
 from fedcel.losses.cel.cluster import ClusterCEL as ClusterCEL
 from fedcel.losses.cel.conditional_entropy import CEL as CEL
 from fedcel.losses.cel.conditional_entropy import THRESHOLD_SHARE as THRESHOLD_SHARE
+from fedcel.losses.cel.conditional_entropy import ClassShare as ClassShare
 from fedcel.losses.cel.conditional_entropy import NoCEL as NoCEL
 from fedcel.losses.cel.conditional_entropy import Penalty as Penalty
 from fedcel.losses.cel.conditional_entropy import SpreadCEL as SpreadCEL
 from fedcel.losses.cel.conditional_entropy import channel_penalty as channel_penalty
+from fedcel.losses.cel.conditional_entropy import class_members as class_members
 from fedcel.losses.cel.conditional_entropy import linear_penalty as linear_penalty
 from fedcel.losses.cel.conditional_entropy import log_penalty as log_penalty
 from fedcel.losses.cel.conditional_entropy import ramp_weight as ramp_weight
+from fedcel.losses.cel.conditional_entropy import rank_in_class as rank_in_class
 from fedcel.losses.cel.gated import Gated as Gated
 from fedcel.losses.cel.gated import GatedCEL as GatedCEL
 from fedcel.losses.cel.goal_control import GoalControl as GoalControl

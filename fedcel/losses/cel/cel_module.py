@@ -20,10 +20,9 @@ from fedcel.errors import FedcelError, SettingsError
 from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
 from fedcel.losses.client_loss import TermLoss
 from fedcel.losses.protocol import Batch, CutShape, FeatureBatches, State, Term
-from fedcel.seeding import make_generator
 from fedcel.settings_table import describe_problems
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import make_generator, usual_torch_state
 
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 """Features and labels, batch by batch; read again from the start where a loss needs it."""

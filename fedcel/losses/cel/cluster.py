@@ -10,8 +10,10 @@ from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cel_module import CELModule
-from fedcel.losses.cel.class_spread import (
+from fedcel.losses.cel.conditional_entropy import (
     Members,
+    RefreshedCEL,
+    SpreadCEL,
     check_finite,
     check_labels,
     class_members,
@@ -24,7 +26,6 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
     weighted_spread,
 )
-from fedcel.losses.cel.conditional_entropy import RefreshedCEL, SpreadCEL
 from fedcel.losses.cel.kmeans import ClusteringProblem, KMeans, measure_clusters
 from fedcel.losses.cel.mixture import GaussianMixtures
 from fedcel.losses.protocol import (
@@ -35,7 +36,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
-from fedcel.named_tensors import check_state_names
+from fedcel.tensors import check_state_names
 
 DEFAULT_CLUSTERS = 5
 

@@ -14,8 +14,9 @@ from torch.nn import functional
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses import adam
 from fedcel.losses.cel.cel_module import CELModule
-from fedcel.losses.cel.class_spread import (
+from fedcel.losses.cel.conditional_entropy import (
     Members,
+    SpreadCEL,
     class_members,
     class_shares,
     drop_singletons,
@@ -27,7 +28,6 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.conditional_entropy import SpreadCEL
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     SHARE,

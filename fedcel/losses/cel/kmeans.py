@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel.class_spread import select_rows
+from fedcel.losses.cel.conditional_entropy import select_rows
 from fedcel.losses.protocol import State
 
 CHUNK_EXAMPLES = 512

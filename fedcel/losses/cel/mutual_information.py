@@ -9,12 +9,14 @@ from pydantic import Field
 from torch import Tensor
 
 from fedcel.losses.cel.cel_module import CELModule
-from fedcel.losses.cel.class_spread import (
+from fedcel.losses.cel.conditional_entropy import (
+    CEL,
     Members,
     class_members,
     class_shares,
     drop_singletons,
     plain_spread,
+    require_noise,
     select_measured,
     select_rows,
     uniform_weights,
@@ -22,7 +24,6 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_sums,
 )
-from fedcel.losses.cel.conditional_entropy import CEL, require_noise
 from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, MetricScale, State, Term
 
 InformationBound = Literal["upper", "lower"]

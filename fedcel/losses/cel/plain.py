@@ -5,7 +5,8 @@ from typing import ClassVar, Literal, final
 import torch
 
 from fedcel.losses.cel.cel_module import CELModule
-from fedcel.losses.cel.class_spread import (
+from fedcel.losses.cel.conditional_entropy import (
+    SpreadCEL,
     class_members,
     class_shares,
     drop_singletons,
@@ -13,7 +14,6 @@ from fedcel.losses.cel.class_spread import (
     select_measured,
     weighted_mean,
 )
-from fedcel.losses.cel.conditional_entropy import SpreadCEL
 from fedcel.losses.protocol import Batch, MetricRanges, State, Term
 
 

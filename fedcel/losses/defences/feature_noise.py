@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel.class_spread import (
+from fedcel.losses.cel.conditional_entropy import (
     class_members,
     select_rows,
     uniform_weights,

@@ -11,8 +11,8 @@ from torch.func import vmap
 from fedcel import plugins
 from fedcel.nets import SplitNet
 from fedcel.plugins import require
-from fedcel.seeding import make_twice
 from fedcel.short_repr import show_shapes
+from fedcel.torch_state import make_twice
 
 TRIAL_IMAGES = 4
 """Random images on which a transform is tried."""

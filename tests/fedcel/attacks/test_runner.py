@@ -222,7 +222,7 @@ def test_names_are_checked_first() -> None:
     with pytest.raises(SettingsError, match="did you mean 'decoder'"):
         go(asks("decoder,decodr", 2), smashed())
     with pytest.raises(PluginError, match="is no attack"):
-        parse_attacks("fedcel.seeding:make_generator")
+        parse_attacks("fedcel.torch_state:make_generator")
     (named,) = parse_attacks("fedcel.attacks.decoder:Decoder")
     assert named.attack and named.name == "decoder"
 

@@ -39,6 +39,6 @@ def test_any_change_gives_another_digest(tmp_path: Path) -> None:
     digests.append(digest_home(home))
     changed.unlink()
     digests.append(digest_home(home))
-    (home / "fedcel" / "seeding.py").rename(home / "fedcel" / "seeds.py")
+    (home / "fedcel" / "forks.py").rename(home / "fedcel" / "forked.py")
     digests.append(digest_home(home))
     assert len(set(digests)) == 4

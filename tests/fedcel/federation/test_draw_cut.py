@@ -14,7 +14,7 @@ from fedcel.federation.local_steps import draw_cut
 from fedcel.losses import Streams
 from fedcel.nets import Cut, FlatNet, Mlp, build_net
 from fedcel.posterior import LocalSettings, RoundPlan
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 from tests.fedcel.train_one import train_one
 
 

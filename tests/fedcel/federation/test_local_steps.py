@@ -21,8 +21,8 @@ from fedcel.losses.protocol import FeatureBatches, State, Term
 from fedcel.nets import Mlp, NoiseShape, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
-from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
+from fedcel.torch_state import make_generator
 from tests.fedcel.losses.cel.gates import Attention
 from tests.fedcel.losses.single import bind_rival, single, to_term
 from tests.fedcel.test_torch_state import STATES

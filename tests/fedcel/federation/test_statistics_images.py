@@ -15,7 +15,7 @@ from fedcel.losses.protocol import FeatureBatches, State, Term
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import LocalSettings, RoundPlan
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 from tests.fedcel.losses.single import to_term
 from tests.fedcel.train_one import train_one
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses import adam
 from fedcel.losses.cel import State
-from fedcel.named_tensors import select_row
+from fedcel.tensors import select_row
 
 
 def normal(seed: int) -> torch.Tensor:

@@ -13,8 +13,8 @@ from fedcel.errors import NetError
 from fedcel.nets import ResNet, SplitNet, Vgg11
 from fedcel.nets.build_net import build_net
 from fedcel.runs import read_run
-from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings, NetSettings, parse_settings
+from fedcel.torch_state import make_generator
 from sims.engines.simulate import simulate
 from tests.fedcel.seeded import seeded
 

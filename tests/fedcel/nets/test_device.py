@@ -15,9 +15,8 @@ from fedcel.nets import FlatNet, Strided, build_net
 from fedcel.nets.device import CPU, fast_precision, fastest_device
 from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_client_nets, init_net
-from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
-from fedcel.torch_state import use_full_precision
+from fedcel.torch_state import make_generator, use_full_precision
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 from tests.fedcel.losses.single import bind_rival, single, to_term
 from tests.fedcel.train_one import train_one

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.errors import NetError, StackingError
 from fedcel.nets import Cut, FlatNet, Mlp, NetSettings, SplitNet, build_net, to_arrays, to_vector
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 
 CLIENTS, IMAGES = 3, 5
 

@@ -15,8 +15,8 @@ from torchvision.ops import FrozenBatchNorm2d
 from fedcel.errors import NetError
 from fedcel.nets import ImportedNet, build_net, initialise_parameters
 from fedcel.nets.pretrained import ChannelAffine, fold_batch_norms, keep_parameters
-from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
+from fedcel.torch_state import make_generator
 from tests.fedcel.seeded import seeded
 
 WEIGHTS = Path("weights.pt")

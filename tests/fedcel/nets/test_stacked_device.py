@@ -9,8 +9,8 @@ from fedcel.losses import WeightedTerm
 from fedcel.losses.cel import State
 from fedcel.nets import CPU, FlatNet, build_net
 from fedcel.posterior import RoundPlan
-from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings
+from fedcel.torch_state import make_generator
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, weighted_cel
 

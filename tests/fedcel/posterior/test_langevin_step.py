@@ -12,8 +12,8 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import build_sampler
 from fedcel.posterior.sampler import NoiseAdder
 from fedcel.posterior.schedule import RoundPlan
-from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
+from fedcel.torch_state import make_generator
 from tests.fedcel.train_one import train_one
 
 PLAN = RoundPlan(0.3, 0.0, 0.0, 0.02**2, False, 1.0)

@@ -8,7 +8,7 @@ import torch
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.predict import Prediction, build_device_net, copy_heads, predict
-from fedcel.seeding import make_generator
+from fedcel.torch_state import make_generator
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 

@@ -15,8 +15,8 @@ from fedcel.posterior import (
     StepNoise,
     step_information,
 )
-from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
+from fedcel.torch_state import make_generator
 from tests.fedcel.posterior.truth import lines, settings
 from tests.fedcel.train_one import train_one
 

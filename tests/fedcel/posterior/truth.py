@@ -24,13 +24,13 @@ from fedcel.federation import (
     init_server_state,
     play_round,
 )
-from fedcel.named_tensors import State
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_client_parts, build_server_parts
 from fedcel.settings import Settings, parse_settings
+from fedcel.tensors import State
 from fedcel.testing.samplers import SETTINGS
 from sims.engines.local import LocalTrainer
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedcel.errors import RunError
+from fedcel.federation import StoredState, keep_state, load_state
 from fedcel.losses.cel import State
-from fedcel.runs import ClientStateFolder, StoredState, keep_state, load_state
+from fedcel.runs import ClientStateFolder
 
 NOBODY = StoredState(0, None)
 

@@ -20,8 +20,8 @@ from fedcel.runs.evaluation import (
     sample_answers,
 )
 from fedcel.runs.run_folder import Run
-from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
+from fedcel.torch_state import make_generator
 
 
 def trained(folder: Path, **more: object) -> Run:

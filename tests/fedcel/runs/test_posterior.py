@@ -11,8 +11,8 @@ from fedcel.files import read_json
 from fedcel.metrics import calibration
 from fedcel.posterior import predict
 from fedcel.runs import run_folder
-from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
+from fedcel.torch_state import make_generator
 from sims.engines.simulate import simulate
 from tests.sims.small import SAMPLED
 

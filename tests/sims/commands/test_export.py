@@ -12,8 +12,8 @@ from fedcel.errors import NetError
 from fedcel.nets import Cnn, ResNet, Strided, Vgg11, build_net
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
-from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings, parse_settings
+from fedcel.torch_state import make_generator
 from sims.auditing.load_encoder import load_encoder
 from sims.commands.main import main
 from sims.commands.onnx_export import convert_encoder

@@ -23,8 +23,8 @@ from fedcel.losses.cel import (
     MutualInformationCEL,
     PlainCEL,
 )
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
+from fedcel.torch_state import make_generator
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.losses.cel.readers import read_clients
 from tests.fedcel.losses.single import Single, options, single

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import Plain
-from fedcel.losses.cel.class_spread import ClassShare, class_shares
 from fedcel.losses.cel.conditional_entropy import (
+    ClassShare,
     channel_penalty,
+    class_shares,
     linear_penalty,
     log_penalty,
 )

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.losses.cel.class_spread import (
+from fedcel.losses.cel.conditional_entropy import (
     class_members,
     class_shares,
+    log_penalty,
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.conditional_entropy import log_penalty
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.plain import Plain
 from tests.fedcel.losses.cel.gates import MODES, Attention, example, gated, slopes

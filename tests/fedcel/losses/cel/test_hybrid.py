@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 
-from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.conditional_entropy import class_members
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.hybrid import Hybrid
-from fedcel.named_tensors import add_prefix, select_prefix
+from fedcel.tensors import add_prefix, select_prefix
 from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
 from tests.fedcel.losses.single import single, split_features

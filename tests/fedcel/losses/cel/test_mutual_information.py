@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.losses.cel.class_spread import class_members
+from fedcel.losses.cel.conditional_entropy import class_members
 from fedcel.losses.cel.mutual_information import (
     InformationBound,
     MutualInformation,

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.errors import DataError, SettingsError, StackingError
 from fedcel.losses.cel import Cluster
 from fedcel.losses.protocol import State
-from fedcel.named_tensors import select_row, stack_states
+from fedcel.tensors import select_row, stack_states
 from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
 from tests.fedcel.losses.single import single, split_features

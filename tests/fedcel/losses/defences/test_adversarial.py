@@ -18,8 +18,8 @@ from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
-from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
+from fedcel.torch_state import make_generator
 from tests.fedcel.losses.single import bind_rival, to_term
 from tests.fedcel.train_one import train_one
 
