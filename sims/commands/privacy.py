@@ -38,7 +38,7 @@ def privacy_command(
     Options are chosen on the run's validation images and reported on its test images.
     """
     require_extra("privacy")
-    from sims.report.answers import describe_answers
+    from sims.answers import describe_answers
 
     if not 0 < accuracy_loss < 100:
         raise SettingsError(

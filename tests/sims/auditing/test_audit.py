@@ -372,7 +372,7 @@ def test_a_run_that_learned_nothing_is_no_private_one(
     words = [word for key in keys for word in ("--set", key)]
     assert main(["simulate", "digits", "--engine", "local", *words, "--out", folder]) == 0
     capsys.readouterr()
-    monkeypatch.setattr("sims.report.answers.VALIDATION_ANSWERS", 40)
+    monkeypatch.setattr("sims.answers.VALIDATION_ANSWERS", 40)
     assert main(["audit", folder, "--data", "digits", *few]) == 0
     assert capsys.readouterr().out.startswith("Nothing was learned (accuracy")
     assert main(["audit", folder, "--data", "digits", "--noise", "0.01", *few]) == 0

@@ -13,9 +13,9 @@ from tests.clients.serving import made_run
 def random_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without training."""
     run = made_run(**{"data.test": 30, "data.validation": 20, "net.noise": 0.1})
-    monkeypatch.setattr("sims.report.answers.read_run", lambda _: run)
-    monkeypatch.setattr("sims.report.answers.VALIDATION_ANSWERS", 40)
-    monkeypatch.setattr("sims.report.answers.is_at_chance", lambda *_: False)
+    monkeypatch.setattr("sims.answers.read_run", lambda _: run)
+    monkeypatch.setattr("sims.answers.VALIDATION_ANSWERS", 40)
+    monkeypatch.setattr("sims.answers.is_at_chance", lambda *_: False)
 
 
 @pytest.mark.usefixtures("random_run")

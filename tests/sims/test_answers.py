@@ -13,7 +13,7 @@ from fedcel.privacy import (
     LabelOnlyAnswers,
     LaplaceAnswers,
 )
-from sims.report.answers import (
+from sims.answers import (
     AnswerOption,
     choose_cheapest,
     label_only_epsilon,
