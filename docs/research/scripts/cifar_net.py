@@ -7,6 +7,7 @@ head of its own.
 """
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, cast
@@ -35,6 +36,8 @@ NOISE = 0.025
 MIDDLE = 3
 CUTS = {"shallow": "0", "middle": str(MIDDLE), "deep": "4"}
 """Layers whose outputs are 32 x 16 x 16, 32 x 4 x 4 and 64 values an image."""
+LIMITS = {"shallow": 2.0, "deep": 1.0}
+"""Largest values of these two cuts, which end in a ReLU: with them the trained net answers as well."""
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 24, 128, 0.1, 5e-4, 0.1
 WARM_UP = 0.2  # of the steps
 VALUES, NARROW_NOISE = 16, 0.3
@@ -52,6 +55,26 @@ class Residual(nn.Module):
         """Return x + layers(x), of the shape of x."""
         changed: Tensor = self.layers(x)
         return x + changed
+
+
+class Shares(nn.Module):
+    """Values as shares of a limit, cut off at 1."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return values in [0, 1], of the shape of x."""
+        return (x / self.limit).clamp(0, 1)
+
+
+class Restored(Shares):
+    """Values of which shares were sent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x times the limit, of the shape of x."""
+        return x * self.limit
 
 
 def make_cifar_net() -> nn.Sequential:
@@ -87,6 +110,32 @@ def make_bounded_net() -> nn.Sequential:
     last = cast(nn.Sequential, cast(nn.Sequential, net[MIDDLE])[-1])
     last[-1] = nn.Sigmoid()
     return net
+
+
+def make_shallow_net() -> nn.Sequential:
+    """Return the untrained bounded net; values of its shallow cut are in [0, 1], too."""
+    return bound_cut(make_bounded_net(), "shallow")
+
+
+def make_deep_net() -> nn.Sequential:
+    """Return the untrained bounded net; values of its deep cut are in [0, 1], too."""
+    return bound_cut(make_bounded_net(), "deep")
+
+
+def bound_cut(net: nn.Sequential, depth: str) -> nn.Sequential:
+    """Return the net with one cut limited; its parameters keep their names.
+
+    Args:
+        net: The net.
+        depth: Key of `LIMITS`.
+    """
+    parts: dict[str, nn.Module] = {}
+    for name, part in net.named_children():
+        parts[name] = part
+        if name == CUTS[depth]:
+            parts[name] = nn.Sequential(*cast(nn.Sequential, part), Shares(LIMITS[depth]))
+            parts["restored"] = Restored(LIMITS[depth])
+    return nn.Sequential(OrderedDict(parts))
 
 
 def make_narrow_net() -> nn.Sequential:
