@@ -37,7 +37,7 @@ MIDDLE = 3
 CUTS = {"shallow": "0", "middle": str(MIDDLE), "deep": "4"}
 """Layers whose outputs are 32 x 16 x 16, 32 x 4 x 4 and 64 values an image."""
 LIMITS = {"shallow": 2.0, "deep": 1.0}
-"""Largest values of these two cuts, which end in a ReLU: with them the trained net answers as well."""
+"""Largest values of these two, which end in a ReLU: limited so, the net is as often right."""
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 24, 128, 0.1, 5e-4, 0.1
 WARM_UP = 0.2  # of the steps
 VALUES, NARROW_NOISE = 16, 0.3
