@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.score_card import class_means as class_means
     from fedcel.attacks.score_card import compute_anchors as compute_anchors
     from fedcel.attacks.score_card import mse as mse
-    from fedcel.attacks.score_card import score_reconstructions as score_reconstructions
     from fedcel.attacks.unknown_encoder import Shadow as Shadow
     from fedcel.attacks.update_inversion import FirstLayer as FirstLayer
     from fedcel.attacks.update_inversion import GradientInversion as GradientInversion

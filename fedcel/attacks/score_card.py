@@ -84,21 +84,8 @@ def score_reconstructions(
     """Score reconstructions and two baselines without an attack: the mean image and the class mean.
 
     The anchors' mean images are taken from all training images where these are given, because an
-    anchor should not be weak because an attacker is.
-
-    Args:
-        images: Reconstructions (T, C, H, W) in [0, 1].
-        targets: The originals and their labels.
-        auxiliary: The attacker's own images, which the classifier learns from.
-        candidates: Images among which the right one is picked, 1 or more.
-        anchors: Means of all training images; None: of `auxiliary`.
-        image_scores: As `score_images` returns them; None: computed.
-
-    Returns:
-        The scores.
-
-    Raises:
-        DataError: There is no image to take the anchors from.
+    anchor should not be weak because an attacker is; without any they are those of `auxiliary`,
+    which the classifier learns from. DataError where there is no image to take them from.
     """
     originals = targets.x
     anchors = anchors or find_anchors(auxiliary)

@@ -4,13 +4,10 @@ from fedcel.federation.aggregation import combine_deltas as combine_deltas
 from fedcel.federation.aggregation import select_clients as select_clients
 from fedcel.federation.aggregation import weigh_clients as weigh_clients
 from fedcel.federation.aggregation import weighted_sum as weighted_sum
-from fedcel.federation.client_metrics import MetricSummary as MetricSummary
 from fedcel.federation.client_metrics import declare_nll as declare_nll
-from fedcel.federation.client_metrics import summarise_metrics as summarise_metrics
 from fedcel.federation.code_digest import digest_code as digest_code
 from fedcel.federation.local_steps import ClientRound as ClientRound
 from fedcel.federation.local_steps import ClientUpdate as ClientUpdate
-from fedcel.federation.local_steps import client_step as client_step
 from fedcel.federation.local_steps import name_obstacle as name_obstacle
 from fedcel.federation.local_steps import train_clients as train_clients
 from fedcel.federation.round_trainer import ClientMemory as ClientMemory

@@ -63,14 +63,7 @@ def summarise_metrics(
     a user's own, is the middle client's in the place of the mean, since nobody knows its range; of
     a class, it is at most `LEAD` times the middle client's of all classes.
 
-    Args:
-        rows: The metrics of each client.
-        weights: w_k of each, in the same order.
-        declared: The range of each metric that is known.
-        classes: The run's number of classes; metrics of others do not count. None: not known.
-
-    Returns:
-        The means by name, and whose numbers do not count.
+    Metrics of classes beyond the run's `classes` do not count. None: not known.
     """
     limit = _MAX_METRICS + len(declared) * (classes or _MAX_METRICS)
     rows = [{k: v for k, v in row.items() if k not in _NOT_AVERAGED} for row in rows]

@@ -216,15 +216,7 @@ def client_step(
 ) -> tuple[StepState, dict[str, Float[Tensor, " K"]]]:
     """Move K clients' nets in place by one step: potential, terms, gradient, sampler.
 
-    Args:
-        nets: Hold the parameters, which move.
-        state: State after the last step.
-        batch: A batch of each client, encoded by the nets.
-        context: The round's plan, and what its Langevin steps share.
-        measure: Whether to compute the terms' metrics.
-
-    Returns:
-        The next state, and measurements.
+    Returns the next state, and measurements: those of the terms if `measure`.
     """
     terms = context.plan.terms
     potential = nets.potential(batch.smashed, batch.y)

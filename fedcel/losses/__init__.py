@@ -8,13 +8,11 @@ from fedcel.losses.contract import DEFENCE_TESTS as DEFENCE_TESTS
 from fedcel.losses.contract import SERVER_METRICS as SERVER_METRICS
 from fedcel.losses.contract import LossCase as LossCase
 from fedcel.losses.imported import ImportedCEL as ImportedCEL
-from fedcel.losses.imported import ImportedDefence as ImportedDefence
 from fedcel.losses.protocol import SHARE as SHARE
 from fedcel.losses.protocol import Batch as Batch
 from fedcel.losses.protocol import ClientLoss as ClientLoss
 from fedcel.losses.protocol import MetricRange as MetricRange
 from fedcel.losses.protocol import MetricScale as MetricScale
-from fedcel.losses.terms import Gamma as Gamma
 from fedcel.losses.terms import GradientRule as GradientRule
 from fedcel.losses.terms import LossTerm as LossTerm
 from fedcel.losses.terms import States as States

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedcel.metrics.intervals import mean_half_width as mean_half_width
     from fedcel.metrics.intervals import round_up as round_up
     from fedcel.metrics.intervals import sample_half_width as sample_half_width
-    from fedcel.metrics.intervals import share_interval as share_interval
     from fedcel.metrics.spread import between_group_spread as between_group_spread
     from fedcel.metrics.spread import within_class_spread as within_class_spread
 else:

@@ -16,17 +16,7 @@ UNSEEN_EVENTS = -log(0.025)  # expected number of events where there was none, a
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:
-    """Compute the interval of a share of independent cases.
-
-    Args:
-        share: Of the cases, in [0, 1].
-        count: Number of cases, 1 or more.
-
-    Returns:
-        Both ends, in [0, 1].
-
-    Raises:
-        ValueError: There was no case.
+    """Compute the ends of the interval of a share of independent cases; ValueError without any.
 
     References:
         Wilson, JASA 1927: the score interval.

@@ -17,6 +17,7 @@ from fedcel.nets.device import CPU as CPU
 from fedcel.nets.device import fast_precision as fast_precision
 from fedcel.nets.device import fastest_device as fastest_device
 from fedcel.nets.device import has_convolutions as has_convolutions
+from fedcel.nets.encode_images import BoundMethod as BoundMethod
 from fedcel.nets.encode_images import Encoder as Encoder
 from fedcel.nets.encode_images import as_module as as_module
 from fedcel.nets.encode_images import call_encoder as call_encoder
@@ -36,7 +37,6 @@ from fedcel.nets.inference_cost import count_operations as count_operations
 from fedcel.nets.inference_cost import measure_cost as measure_cost
 from fedcel.nets.library_net import LIBRARIES as LIBRARIES
 from fedcel.nets.library_net import CutNet as CutNet
-from fedcel.nets.library_net import LibraryNet as LibraryNet
 from fedcel.nets.library_net import Normalise as Normalise
 from fedcel.nets.library_net import find_normalisation as find_normalisation
 from fedcel.nets.library_net import load_weights as load_weights

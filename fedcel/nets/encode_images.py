@@ -141,16 +141,16 @@ def find_module(encoder: Encoder) -> nn.Module | None:
 
 
 class BoundMethod(nn.Module):
-    """A method of a module, such as `forward_features`, as a module of its own."""
+    """A method of a module or another object, such as `forward_features`, as a module."""
 
-    def __init__(self, owner: nn.Module, name: str) -> None:
+    def __init__(self, owner: object, name: str) -> None:
         super().__init__()
         self.owner = owner
         self.name = name
 
-    def forward(self, images: Shaped[Tensor, "B ..."]) -> object:
+    def forward(self, *inputs: Tensor) -> object:
         """Return what the method gives."""
-        return getattr(self.owner, self.name)(images)
+        return getattr(self.owner, self.name)(*inputs)
 
 
 def as_module(encoder: Encoder) -> nn.Module | None:

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.errors import NetError, StackingError
 from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
 from fedcel.nets.copy_module import copy_module
+from fedcel.nets.encode_images import BoundMethod
 from fedcel.nets.split_net import SplitNet
 from fedcel.tensors import add_prefix, select_prefix
 from fedcel.torch_state import compute_in
@@ -166,8 +167,8 @@ class FlatNet:
         if self.net.potential is cross_entropy:
             losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
             return losses.view(y.shape).mean(1)
-        parameters = add_prefix("head.", self._head_parameters)
-        return map_module(_Potential(self.net.head), parameters)(logits, y)
+        parameters = add_prefix("owner.", self._head_parameters)
+        return map_module(BoundMethod(self.net.head, "potential"), parameters)(logits, y)
 
     def gradient(
         self, losses: Float[Tensor, " K"], *, retain_graph: bool = False
@@ -201,18 +202,6 @@ def _on_row(module: nn.Module) -> Callable[[Tensor], Tensor]:
         return output.unsqueeze(0)
 
     return call
-
-
-class _Potential(nn.Module):
-    """A head's own potential, as a module that is called."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        potential: Tensor = self.head.potential(logits, y)  # type: ignore[operator]
-        return potential
 
 
 def to_arrays(

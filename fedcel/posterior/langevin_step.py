@@ -228,14 +228,8 @@ def step_information(
     difference of both drifts in units of the noise. The priors' pulls are in both and cancel. One
     draw; its mean over the client's chain bounds I(delta_k; D_k | received).
 
-    Args:
-        gradients: g of the losses only, clipped where it is, of the M parameters that move of each
-            of K clients (K, M).
-        rate: eta.
-        noise: Standard deviation of each client's noise per step, above 0.
-
-    Returns:
-        Nats (K,).
+    `gradients` are those of the losses only, clipped where they are; `noise` is the standard
+    deviation of each client's noise per step, above 0. The result is in nats.
 
     References:
         Pensia, Jog and Loh, ISIT 2018, theorem 1 (the information of noisy iterations adds up);

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedcel import plugins
-from fedcel.nets import SplitNet
+from fedcel.nets import BoundMethod, SplitNet
 from fedcel.plugins import require
 from fedcel.short_repr import show_shapes
 from fedcel.torch_state import make_twice
@@ -154,25 +154,13 @@ TRANSFORM_TESTS: tuple[TransformCheck, ...] = (
 """All, in tests of features in [0, 1]."""
 
 
-class TransformedEncoder(nn.Module):
-    """The transform as a layer without parameters."""
-
-    def __init__(self, transform: Transform) -> None:
-        super().__init__()
-        self.transform = transform
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return what is sent in place of z (B, D)."""
-        return self.transform.transform(z)
-
-
 def append_transform(
     transform: Transform, net: SplitNet, shape: tuple[int, ...], name: str
 ) -> SplitNet:
-    """Build a net whose encoder ends in a transform, after trying the transform.
+    """End a net's encoder in a transform, after trying the transform.
 
-    The net shares its parameters with `net`. Whatever knows the encoder knows the transform:
-    training, the service, every attack, Bayes' rule.
+    Whatever knows the encoder knows the transform: training, the service, every attack, Bayes'
+    rule.
 
     Raises:
         PluginError: Features of random images come out with another shape, not finite, differently
@@ -182,12 +170,5 @@ def append_transform(
     z = net.encode(torch.rand(TRIAL_IMAGES, *shape, generator=stream)).detach()
     part = plugins.PartName("defence.name", name, "check_transform")
     plugins.check_contract(part, TRANSFORM_CHECKS, TransformCase(transform, z))
-    encoder = nn.Sequential(net.encoder, TransformedEncoder(transform))
-    return SplitNet(
-        encoder,
-        net.head,
-        net.cut,
-        net.features,
-        noise_scale=net.noise_scale,
-        positions=net.positions,
-    )
+    net.encoder = nn.Sequential(net.encoder, BoundMethod(transform, "transform"))
+    return net

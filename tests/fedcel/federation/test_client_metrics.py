@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.federation import summarise_metrics
-from fedcel.federation.client_metrics import HELD, LEAD
+from fedcel.federation.client_metrics import HELD, LEAD, summarise_metrics
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import CEL, GoalControl, move_control
 from fedcel.run_parts import declare_metrics

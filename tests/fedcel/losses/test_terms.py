@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.federation import client_step
-from fedcel.federation.local_steps import StepState
+from fedcel.federation.local_steps import StepState, client_step
 from fedcel.losses import (
     Batch,
     ClientLoss,

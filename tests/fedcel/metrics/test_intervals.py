@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.metrics import mean_half_width, sample_half_width, share_interval
+from fedcel.metrics.intervals import mean_half_width, sample_half_width, share_interval
 
 QUANTILE = 1.959964
 

@@ -13,8 +13,8 @@ from fedcel.posterior import (
     RoundPlan,
     StackedSampler,
     StepNoise,
-    step_information,
 )
+from fedcel.posterior.langevin_step import step_information
 from fedcel.settings import LocalSettings
 from fedcel.torch_state import make_generator
 from tests.fedcel.posterior.truth import lines, settings
