@@ -98,6 +98,14 @@ def count_alike(labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
     return sizes
 
 
+def rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Count the examples of the same class, from 0, before each."""
+    order = y.argsort(stable=True)
+    counts = y.bincount()
+    first = counts.cumsum(0) - counts
+    return torch.empty_like(y).scatter(0, order, torch.arange(len(y)) - first[y[order]])
+
+
 def check_features(features: Shaped[Tensor, "..."], name: str = "features") -> None:
     """Refuse features that are no table (N, D) of finite numbers: ValueError names `name`."""
     if features.dim() != 2 or 0 in features.shape:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.runner import run_attacks as run_attacks
     from fedcel.attacks.score_card import Anchors as Anchors
     from fedcel.attacks.score_card import ReconstructionScores as ReconstructionScores
-    from fedcel.attacks.score_card import class_means as class_means
     from fedcel.attacks.score_card import compute_anchors as compute_anchors
     from fedcel.attacks.score_card import mse as mse
     from fedcel.attacks.unknown_encoder import Shadow as Shadow

@@ -209,24 +209,6 @@ def label_accuracy(
     return float(np.mean(predicted == labels.numpy()))
 
 
-def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
-    """Guess each target from its label: the mean of its class.
-
-    A class without an image gives the mean of all.
-
-    Args:
-        labels: The targets' classes, (T,).
-        population: Images that the means are of, (N, C, H, W), with labels.
-
-    Returns:
-        Images (T, C, H, W).
-
-    Raises:
-        DataError: There is no image at all, or none whose label is a class of the targets.
-    """
-    return find_anchors(population).guess(labels)
-
-
 def find_anchors(auxiliary: Images) -> Anchors:
     """Return the means of the attacker's images; DataError where they are of other classes."""
     if isinstance(auxiliary, OtherClasses):

@@ -17,7 +17,7 @@ from fedcel.data.partition import ClientImages, ClientSlices, Positions
 from fedcel.data.source import SourceData
 from fedcel.errors import DataError
 from fedcel.short_repr import show_shapes
-from fedcel.tensors import to_floats
+from fedcel.tensors import rank_in_class, to_floats
 from fedcel.torch_state import make_generator, stream_seed
 
 SPLIT_SEED = 0
@@ -291,12 +291,7 @@ def stratified_order(y: Labels, positions: Positions) -> Positions:
 
     Within a class, and among the classes of one turn, the order stays.
     """
-    turn = torch.empty_like(positions)
-    labels = y[positions]
-    for label in range(int(y.max()) + 1):
-        is_member = labels == label
-        turn[is_member] = torch.arange(int(is_member.sum()))
-    return positions[turn.argsort(stable=True)]
+    return positions[rank_in_class(y[positions]).argsort(stable=True)]
 
 
 def take_images(source: SourceData, positions: Positions) -> Images:

@@ -32,7 +32,6 @@ from fedcel.federation.server_round import check_kept_share as check_kept_share
 from fedcel.federation.server_round import finish_round as finish_round
 from fedcel.federation.server_round import follow_goal as follow_goal
 from fedcel.federation.server_round import init_server_state as init_server_state
-from fedcel.federation.server_round import measure_kept_share as measure_kept_share
 from fedcel.federation.server_round import play_round as play_round
 from fedcel.lazy import list_names as _list_names
 

@@ -146,23 +146,3 @@ def _find_medians(x: Float[Tensor, "m P"], share: Float[Tensor, " m"]) -> Float[
     value, order = x.sort(dim=0)
     first = (share[order].cumsum(0) >= _HALF).int().argmax(0)
     return value.gather(0, first[None])[0]
-
-
-def slide_average(
-    average: Float[Tensor, " P"],
-    delta: Float[Tensor, " P"],
-    momentum: float,
-    *,
-    frozen: int = 0,
-) -> Float[Tensor, " P"]:
-    """Move the sliding average of deltas: m <- beta m + (1 - beta) delta, beta = `momentum` < 1.
-
-    Times 1/(1 - beta) it is the momentum of FedAvgM. The first `frozen` values are set to 0.
-
-    References:
-        Hsu, Qi and Brown, 2019 (arXiv 1909.06335), section 4.4.
-    """
-    moved = momentum * average  # then in place: fresh memory costs more than the sums
-    moved.add_(delta, alpha=1 - momentum)
-    moved[:frozen] = 0
-    return moved

@@ -26,7 +26,7 @@ from fedcel.losses import (
     refresh_terms,
     refuse_undefined_terms,
 )
-from fedcel.losses.cel import StackedFeatures, rank_in_class
+from fedcel.losses.cel import StackedFeatures
 from fedcel.nets import CPU, Cut, FlatNet, whiten_features
 from fedcel.posterior import (
     LangevinContext,
@@ -37,7 +37,7 @@ from fedcel.posterior import (
     langevin_step,
 )
 from fedcel.short_repr import show_shapes
-from fedcel.tensors import State
+from fedcel.tensors import State, rank_in_class
 from fedcel.torch_state import use_full_precision
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
@@ -315,20 +315,14 @@ def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[st
     return rows
 
 
-class StepDraws(NamedTuple):
-    """Inputs of a step of K clients.
-
-    Attributes:
-        inputs: Images, or features where the encoder is frozen.
-        y: Labels (K, b).
-        mask: Mask of the cut (K, b, D); None: it draws none.
-        noise: Noise of the cut (K, b, D), likewise.
-    """
-
-    inputs: Float[Tensor, "K b ..."]
-    y: Int[Tensor, "K b"]
-    mask: Bool[Tensor, "K b D"] | None
-    noise: Float[Tensor, "K b D"] | None
+StepDraws = tuple[
+    Float[Tensor, "K b ..."],
+    Int[Tensor, "K b"],
+    Bool[Tensor, "K b D"] | None,
+    Float[Tensor, "K b D"] | None,
+]
+"""Inputs of a step: images, or features where the encoder is frozen; labels; mask and noise of the
+cut, None where it draws none."""
 
 
 def pass_cut(nets: FlatNet, step: StepDraws, *, is_encoder_frozen: bool) -> Batch:
@@ -469,7 +463,7 @@ def draw_steps(
     steps_per_epoch = [-(-len(client.images.y) // size) for client in clients]
     pieces = (_stack_rows(rows).unbind(1) for rows in zip(*batches, strict=True))
     return steps_per_epoch, (
-        StepDraws(x, y, mask, noise)
+        (x, y, mask, noise)
         for x, y, (mask, noise) in zip(
             chain.from_iterable(pieces), _stack_rows(labels).unbind(1), cut_draws, strict=True
         )

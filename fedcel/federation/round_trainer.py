@@ -182,8 +182,8 @@ class RoundTrainer:
             whatever `at_once` is, up to the order of sums.
 
         Raises:
-            FedcelError: The training diverged, or a user's own part failed; see `train_or_zero` for
-                clients with noisy updates.
+            FedcelError: The training diverged, or a user's own part failed; never of a client with
+                a noisy update, whose failure gives the update 0.
         """
         remaining = iter(self.request.weights)
         while window := list(islice(remaining, _BATCHES_AHEAD * self.at_once)):
@@ -248,16 +248,24 @@ class RoundTrainer:
         }
 
     def _train_alone(self, plan: RoundPlan, client: int, state: State | None) -> ClientUpdate:
-        def train_one() -> ClientUpdate:
-            return self._train(plan, {client: state})[client]
+        """Train one client; with noisy updates, a training that fails gives the update 0.
 
-        if self.parts.update.noise:
-            return self._protect(train_or_zero(train_one, self.request.model, state))
+        The server must not learn that a training failed, which may depend on the images. The client
+        warns on its own side, and keeps its earlier state.
+        """
+        if not self.parts.update.noise:
+            try:
+                with self.parts.blame():
+                    return self._protect(self._train(plan, {client: state})[client])
+            except FailedError as error:
+                raise type(error)(f"round {plan.number}, client {client}: {error}") from error
         try:
-            with self.parts.blame():
-                return self._protect(train_one())
-        except FailedError as error:
-            raise type(error)(f"round {plan.number}, client {client}: {error}") from error
+            update = self._train(plan, {client: state})[client]
+        except Exception as error:
+            warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
+            received = self.request.model
+            update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
+        return self._protect(update)
 
     def _train(
         self, plan: RoundPlan, states: Mapping[int, State | None]
@@ -272,29 +280,6 @@ class RoundTrainer:
 
     def _protect(self, update: ClientUpdate) -> ClientUpdate:
         return protect_update(self.parts.update, update, self.request.model, trained=self._trained)
-
-
-def train_or_zero(
-    train: Callable[[], ClientUpdate], received: Float[Tensor, " P"], state: State | None
-) -> ClientUpdate:
-    """Train one client; a training that fails gives the update 0.
-
-    The server must not learn that a training failed, which may depend on the images. The client
-    warns on its own side, and keeps its earlier state.
-
-    Args:
-        train: Makes the update.
-        received: The model that the round started from, (P,).
-        state: What the client kept of earlier rounds.
-
-    Returns:
-        The update, not yet protected.
-    """
-    try:
-        return train()
-    except Exception as error:
-        warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
-        return ClientUpdate(torch.zeros_like(received), received, state or {}, {})
 
 
 def protect_update(

@@ -15,7 +15,6 @@ from torch import Tensor
 from fedcel.errors import RoundError
 from fedcel.federation.aggregation import (
     renormalise_weights,
-    slide_average,
     weigh_clients,
 )
 from fedcel.federation.client_metrics import summarise_metrics
@@ -127,11 +126,19 @@ class RoundReport(NamedTuple):
     spread: float | None = None
     """The clients' `spread` that a threshold or weight follows; no single client decides it."""
     kept_share: float | None = None
-    """Share of the weight of the clients asked that is in the model; None: by their number."""
+    """Share of the weight of the clients asked that is in the model; None: each counts the same."""
     lost_states: Sequence[int] = ()
     """Clients whose update is used and that began afresh: their losses' state was not there."""
     shared_keys: Mapping[int, tuple[str, str]] = {}
     """Clients of which two nodes with one key answer: the one that is kept, the one left out."""
+
+    @property
+    def share(self) -> float:
+        """Share in the model of the clients asked: of their weight, or else of their number."""
+        if self.kept_share is not None:
+            return self.kept_share
+        requested = len(self.clients) + len(self.rejected)
+        return len(self.clients) / requested if requested else 1.0
 
 
 @runtime_checkable
@@ -299,8 +306,8 @@ def advance_model(
 ) -> ServerState:
     """Step along the sliding average: m <- beta m + (1 - beta) delta; w <- w + gamma m.
 
-    With beta 0 and gamma 1 this is federated averaging written with deltas. A frozen encoder stays
-    as it is, whatever the average still holds of it.
+    With beta 0 and gamma 1 this is federated averaging written with deltas; m / (1 - beta) is the
+    momentum of FedAvgM. A frozen encoder stays as it is, whatever the average still holds of it.
 
     Args:
         parts: Momentum, and the gain of the schedule.
@@ -310,8 +317,13 @@ def advance_model(
 
     Returns:
         The state after the round.
+
+    References:
+        Hsu, Qi and Brown, 2019 (arXiv 1909.06335), section 4.4.
     """
-    average = slide_average(state.average, delta, parts.momentum, frozen=frozen)
+    average = parts.momentum * state.average  # then in place: fresh memory costs more than the sums
+    average.add_(delta, alpha=1 - parts.momentum)
+    average[:frozen] = 0
     return state._replace(
         round=state.round + 1,
         model=torch.add(state.model, average, alpha=parts.schedule.gain),
@@ -341,22 +353,6 @@ def follow_goal(
     return state._replace(control=parts.move_control(state.control, measured, plan.number))
 
 
-def measure_kept_share(report: RoundReport) -> float:
-    """Measure how much of the weight of the clients that were asked is in a round's model.
-
-    Args:
-        report: Who took part.
-
-    Returns:
-        From 0 to 1; under a strategy of Flower's, where each client counts the same, the share of
-        their number.
-    """
-    if report.kept_share is not None:
-        return report.kept_share
-    requested = len(report.clients) + len(report.rejected)
-    return len(report.clients) / requested if requested else 1.0
-
-
 def check_kept_share(report: RoundReport, least: float, round_number: int) -> None:
     """Refuse a round in which too many clients were left out.
 
@@ -371,7 +367,7 @@ def check_kept_share(report: RoundReport, least: float, round_number: int) -> No
     Raises:
         RoundError: A smaller share is kept than `strategy.least-share`.
     """
-    share = measure_kept_share(report)
+    share = report.share
     if share >= least:
         return
     shown = report.rejected[:_SHOWN_REASONS]

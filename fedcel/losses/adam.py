@@ -89,3 +89,8 @@ def take_step(state: State, rate: float) -> State:
             after[name] = torch.where(is_moved, tensor, state[name].detach())
     after["theta"].requires_grad_()
     return {**state, **after}
+
+
+def reverse_gradient(theta: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return the same values, whose gradient has the other sign (Ganin et al., JMLR 2016)."""
+    return theta.detach() + (theta.detach() - theta)

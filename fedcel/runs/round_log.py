@@ -10,7 +10,6 @@ from fedcel.federation import (
     KEPT_SHARE,
     RoundReport,
     ServerState,
-    measure_kept_share,
 )
 from fedcel.files import write_whole
 from fedcel.losses import SERVER_METRICS
@@ -124,7 +123,7 @@ def describe_round(
         event["lost-states"] = list(report.lost_states)
     if report.shared_keys:
         event["shared-keys"] = {str(k): list(names) for k, names in report.shared_keys.items()}
-    if (share := measure_kept_share(report)) < 1:
+    if (share := report.share) < 1:
         event[KEPT_SHARE] = share
     if state.threshold is not None:
         event["cel-threshold"] = state.threshold

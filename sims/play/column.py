@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks import class_means, mse
+from fedcel.attacks import compute_anchors, mse
 from fedcel.data import Images
 from fedcel.errors import NetError
 from fedcel.leakage import (
@@ -213,7 +213,7 @@ def prepare_column(run: Run, look: Look, background: Background) -> Column:
         net=net,
         candidates=candidates,
         features=net.encode_all(candidates.x),
-        averages=class_means(torch.arange(run.splits.classes), run.splits.auxiliary),
+        averages=compute_anchors([run.splits.auxiliary]).guess(torch.arange(run.splits.classes)),
         attackers=Attackers(net, run, background),
         prior=fit_run_prior(run) if is_small else None,
     )

@@ -28,11 +28,11 @@ from fedcel.attacks.attack import Attack
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
 from fedcel.attacks.pixel_descent import HybridInversion
-from fedcel.attacks.score_card import class_means, mse, score_images
+from fedcel.attacks.score_card import mse, score_images
 from fedcel.leakage import SmashedData
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import load_digit_targets
-from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.attacks.undefended import class_means, train_undefended
 
 NETS = ((0.1, 1), (0.1, 2), (1.0, 2))  # noise in training and in use, layers of the encoder
 DRAWS, FOLDS = 4, 5

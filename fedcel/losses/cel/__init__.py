@@ -15,7 +15,6 @@ from fedcel.losses.cel.conditional_entropy import class_members as class_members
 from fedcel.losses.cel.conditional_entropy import linear_penalty as linear_penalty
 from fedcel.losses.cel.conditional_entropy import log_penalty as log_penalty
 from fedcel.losses.cel.conditional_entropy import ramp_weight as ramp_weight
-from fedcel.losses.cel.conditional_entropy import rank_in_class as rank_in_class
 from fedcel.losses.cel.gated import Gated as Gated
 from fedcel.losses.cel.gated import GatedCEL as GatedCEL
 from fedcel.losses.cel.goal_control import GoalControl as GoalControl

@@ -98,21 +98,6 @@ def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
         )
 
 
-def rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """Count the examples of the same class before each.
-
-    Args:
-        y: Labels (B,), from 0.
-
-    Returns:
-        Numbers (B,), from 0.
-    """
-    order = y.argsort(stable=True)
-    counts = y.bincount()
-    first = counts.cumsum(0) - counts
-    return torch.empty_like(y).scatter(0, order, torch.arange(len(y)) - first[y[order]])
-
-
 def select_rows(
     rows: Float[Tensor, "*k C D"], index: Int[Tensor, "*k B"]
 ) -> Float[Tensor, "*k B D"]:

@@ -28,7 +28,6 @@ from fedcel.losses.cel.conditional_entropy import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     SHARE,
     Batch,
@@ -237,7 +236,7 @@ class Gated(SpreadCEL):
         if self.attention == "detach":
             theta, n = theta.detach(), n.detach()
         if self.attention == "ascend":
-            theta = reverse_gradient(theta)
+            theta = adam.reverse_gradient(theta)
         alpha = attention_weights(attention_scores(theta, n), members)
         if self.attention != "floor":
             return alpha

@@ -11,7 +11,6 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import SHARE, Batch, MetricRanges, State, Term
 
 WIDTH = 256
@@ -81,6 +80,6 @@ class Adversarial(LossRival):
 
         Logged as `adversary-mse`: the MSE.
         """
-        images = self.decode(reverse_gradient(state["theta"]), batch.smashed)
+        images = self.decode(adam.reverse_gradient(state["theta"]), batch.smashed)
         mse = (images - batch.x.flatten(-3)).square().mean((-2, -1))
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})

@@ -10,14 +10,14 @@ from torch.distributions import MultivariateNormal
 
 from fedcel.attacks.gauss_newton import GaussNewton, measure_noise, relinearise
 from fedcel.attacks.kernel_ridge import KernelRidge
-from fedcel.attacks.score_card import class_means, mse
+from fedcel.attacks.score_card import mse
 from fedcel.data import Images
 from fedcel.errors import DataError, NetError
 from fedcel.leakage import ImagePrior, SmashedData, fit_image_prior
 from fedcel.nets import Cut, SplitNet
 from fedcel.testing.attacks import check_attack, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
-from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.attacks.undefended import class_means, train_undefended
 from tests.fedcel.leakage.test_linearised import covariance_of
 
 SHAPE, VALUES, FEATURES, SIGMA = (1, 4, 4), 16, 6, 0.3

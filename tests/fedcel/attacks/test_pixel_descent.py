@@ -17,7 +17,7 @@ from fedcel.attacks.pixel_descent import (
     descend_pixels,
     total_variation,
 )
-from fedcel.attacks.score_card import class_means, mse
+from fedcel.attacks.score_card import mse
 from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
@@ -26,7 +26,7 @@ from fedcel.testing.attacks import (
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
-from tests.fedcel.attacks.undefended import mean_image, train_undefended
+from tests.fedcel.attacks.undefended import class_means, mean_image, train_undefended
 from tests.fedcel.seeded import pixels, seeded
 
 

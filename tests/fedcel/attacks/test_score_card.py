@@ -10,7 +10,6 @@ from sklearn.datasets import load_digits
 from fedcel.attacks import compute_anchors, score_card
 from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.score_card import (
-    class_means,
     label_accuracy,
     mse,
     order_batches,
@@ -21,7 +20,7 @@ from fedcel.attacks.score_card import (
 )
 from fedcel.data.images import Images
 from fedcel.errors import DataError
-from tests.fedcel.attacks.undefended import mean_image
+from tests.fedcel.attacks.undefended import class_means, mean_image
 from tests.fedcel.seeded import seeded
 
 FLAT = torch.full((2, 1, 8, 8), 0.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.attacks.attack import OtherClasses
-from fedcel.attacks.score_card import class_means, mse
+from fedcel.attacks.score_card import mse
 from fedcel.attacks.unknown_encoder import Shadow, moment_distance, residual_sd
 from fedcel.leakage import ARCHITECTURE, HEAD, SmashedData
 from fedcel.nets.cut import Cut
@@ -14,7 +14,7 @@ from fedcel.testing.attacks import (
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
-from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.attacks.undefended import class_means, train_undefended
 
 
 def test_the_shadow_holds_the_contract() -> None:

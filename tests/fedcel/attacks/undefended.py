@@ -41,3 +41,8 @@ def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
 def mean_image(labels: Tensor, population: Images) -> Tensor:
     """Return the mean of all images for each label."""
     return compute_anchors([population]).mean.expand(len(labels), -1, -1, -1)
+
+
+def class_means(labels: Tensor, population: Images) -> Tensor:
+    """Return the mean of each label's class."""
+    return compute_anchors([population]).guess(labels)

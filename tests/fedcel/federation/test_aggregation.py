@@ -1,31 +1,12 @@
 """The server's arithmetic against closed forms."""
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedcel.federation.aggregation import (
     renormalise_weights,
     select_clients,
-    slide_average,
     weigh_clients,
 )
-
-
-@given(st.floats(0, 0.95))
-def test_a_constant_delta_ends_at_its_own_size(momentum: float) -> None:
-    """m_t = (1 - beta^t) D."""
-    average, delta = torch.zeros(2), torch.tensor([1.0, -2.0])
-    for _ in range(5):
-        average = slide_average(average, delta, momentum)
-    torch.testing.assert_close(average, (1 - momentum**5) * delta)
-
-
-def test_frozen_parameters_stay_whatever_the_average_holds() -> None:
-    """The average's memory of the encoder is dropped with the freeze."""
-    average = slide_average(torch.ones(4), torch.tensor([0.0, 0.0, 1.0, 1.0]), 0.5, frozen=2)
-    assert average.tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_weights_of_the_kept_make_up_for_the_rest() -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedcel.errors import RoundError
 from fedcel.federation import (
@@ -15,7 +17,6 @@ from fedcel.federation import (
     begin_round,
     finish_round,
     init_server_state,
-    measure_kept_share,
     play_round,
     weighted_sum,
 )
@@ -133,11 +134,11 @@ def test_a_round_without_an_update_ends_the_run_in_words() -> None:
 def test_the_share_that_is_kept_is_the_server_s_alone() -> None:
     """Whatever clients report under its name, and whoever was not asked."""
     metrics = {"kept-share": 0.1}
-    assert measure_kept_share(RoundReport([0, 1], [], metrics, kept_share=1.0)) == 1.0
+    assert RoundReport([0, 1], [], metrics, kept_share=1.0).share == 1.0
     strangers = [Rejection(-1, "it is from a node that was not asked")] * 5
-    assert measure_kept_share(RoundReport([0, 1], strangers, kept_share=1.0)) == 1.0
+    assert RoundReport([0, 1], strangers, kept_share=1.0).share == 1.0
     lost = [Rejection(2, "no reply"), Rejection(3, "no reply")]
-    assert measure_kept_share(RoundReport([0, 1], lost)) == 0.5
+    assert RoundReport([0, 1], lost).share == 0.5
 
 
 def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
@@ -153,3 +154,21 @@ def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
     after = advance_model(build_server_parts(settings()), init_server_state(model), delta)
     assert torch.equal(after.model, model + by_hand)
     assert after.round == 1
+
+
+@given(st.floats(0, 0.95))
+def test_a_constant_delta_ends_at_its_own_size(momentum: float) -> None:
+    """m_t = (1 - beta^t) D."""
+    parts = build_server_parts(settings())._replace(momentum=momentum)
+    state, delta = init_server_state(torch.zeros(2)), torch.tensor([1.0, -2.0])
+    for _ in range(5):
+        state = advance_model(parts, state, delta)
+    torch.testing.assert_close(state.average, (1 - momentum**5) * delta)
+
+
+def test_frozen_parameters_stay_whatever_the_average_holds() -> None:
+    """The average's memory of the encoder is dropped with the freeze."""
+    state = init_server_state(torch.zeros(4))._replace(average=torch.ones(4))
+    parts = build_server_parts(settings())._replace(momentum=0.5)
+    after = advance_model(parts, state, torch.tensor([0.0, 0.0, 1.0, 1.0]), frozen=2)
+    assert after.average.tolist() == [0.0, 0.0, 1.0, 1.0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedcel.attacks.runner import AttackListener, run_attacks
-from fedcel.attacks.score_card import class_means, mse, order_batches
+from fedcel.attacks.score_card import mse, order_batches
 from fedcel.attacks.update_inversion import (
     FirstLayer,
     GradientInversion,
@@ -32,7 +32,7 @@ from fedcel.settings import (
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
 from sims.attacking.client_updates import Uploads
-from tests.fedcel.attacks.undefended import mean_image
+from tests.fedcel.attacks.undefended import class_means, mean_image
 
 
 @cache
