@@ -152,16 +152,6 @@ def learn_images(attacker: Attacker) -> Knowledge:
     return Knowledge(prior, KernelRidge().learn(attacker))
 
 
-class Trial(NamedTuple):
-    """A way to search, and how it rebuilds the attacker's own images."""
-
-    error: float
-    start: int
-    """Position among the starts."""
-    factor: float
-    steps: int
-
-
 def search_images(
     observation: ObservationMean,
     knowledge: Knowledge,
@@ -245,7 +235,7 @@ class GaussNewton(BaseAttack):
             if attacker.progress:
                 attacker.progress(f"step {done}/{total}, the noise taken {factor:g} times")
 
-        trials = []
+        trials = []  # least error first, then position among the starts, factor and steps
         for start, factor in choices:
             path = search_images(
                 observation,
@@ -257,7 +247,7 @@ class GaussNewton(BaseAttack):
                 count_steps=count_steps,
             )
             errors = [float((images - tuning).square().mean()) for images in path]
-            trials += [Trial(error, start, factor, step) for step, error in enumerate(errors)]
+            trials += [(error, start, factor, step) for step, error in enumerate(errors)]
         _, start, factor, chosen_steps = min(trials)
         return search_images(
             observation,

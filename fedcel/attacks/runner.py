@@ -328,17 +328,6 @@ def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
         )
 
 
-@show_shapes
-class Rebuilt(NamedTuple):
-    """Reconstructions, and how a built-in attack came to them."""
-
-    images: Float[Tensor, "T C H W"]
-    curve: list[float]
-    """Error of its training after each epoch; empty where it trains nothing."""
-    share_of_steps: float | None
-    """Share of its steps that it took, where its time was up; None: all."""
-
-
 def find_surface(attack: Attack, surfaces: Sequence[Observation]) -> Observation:
     """Return what an attack sees; ValueError where it cannot run on any surface."""
     surface = next((surface for surface in surfaces if surface.name == attack.observes), None)
@@ -360,8 +349,11 @@ def reconstruct_targets(
     seed: int,
     attack_seed: int,
     progress: Progress,
-) -> Rebuilt:
+) -> tuple[Float[Tensor, "T C H W"], list[float], float | None]:
     """Observe the targets and return what the attack makes of them, a batch in the best order.
+
+    Beside the images: the error of its training after each epoch, where it trains, and the share of
+    its steps that it took, where its time was up, else None.
 
     ValueError unless there is one image in [0, 1] for each target; SizeError where the attack
     cannot work at this size.
@@ -389,4 +381,4 @@ def reconstruct_targets(
         raise ValueError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")
     if isinstance(observation, ObservationUpdate):
         images = order_batches(images, targets.x, observation.batch)
-    return Rebuilt(images, training.curve, training.clock.share_of_steps)
+    return images, training.curve, training.clock.share_of_steps

@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial, reduce
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -106,7 +106,8 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
         return cached
     data = None
     try:
-        with lock_once(file.with_suffix(".lock")):
+        with lock_file(lock := file.with_suffix(".lock")), ExitStack() as stack:
+            stack.callback(lock.unlink, missing_ok=True)  # who waits maps the set, or decodes too
             if (cached := map_file(file)) is not None:  # another process was first
                 return cached
             data = decode()
@@ -118,20 +119,6 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
             data = decode()
         reason = f"decoded images cannot be kept in {file.parent}: {describe_unforeseen(error)}"
         return data._replace(notes=(*data.notes, f"{reason}; FEDCEL_CACHE names another folder"))
-
-
-@contextmanager
-def lock_once(path: Path) -> Iterator[None]:
-    """Hold a lock whose file goes with it.
-
-    A process that waited for it finds what the first one wrote; where that failed, two may decode
-    at the same time, and either writes a whole file.
-    """
-    with lock_file(path):
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:

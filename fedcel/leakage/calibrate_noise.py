@@ -136,17 +136,17 @@ def calibrate_noise(
     def linearise_at(noise: float | Tensor) -> LinearisedChannels:
         return linearise(encoder, stack, labels, noise=noise, prior=prior, count=count, seed=seed)
 
-    fit = fit_noise(linearise_at, target, 1.0)
-    refuse_unreachable(fit.channels, target, fit.scale)
-    sigma = fit.unit * fit.scale
+    channels, unit, scale = fit_noise(linearise_at, target, 1.0)
+    refuse_unreachable(channels, target, scale)
+    sigma = unit * scale
     if not per_feature:
-        return CalibratedNoise(sigma, fit.channels.measure(noise_scale=fit.scale))
+        return CalibratedNoise(sigma, channels.measure(noise_scale=scale))
     harms = torch.ones(shape.numel(), dtype=torch.float64)
     if head is not None:
         features = encode_images(encoder, stack).cpu()
         harms = measure_sensitivity(head, features, shape=shape, sigma=sigma, seed=seed)
     root = prior.variances.sqrt()
-    jacobians = compute_jacobians(encoder, stack[fit.channels.places.to(stack.device)], prior)
+    jacobians = compute_jacobians(encoder, stack[channels.places.to(stack.device)], prior)
     if target.bits is not None:
         allowed = target.bits * log(2)
     else:
@@ -198,24 +198,13 @@ def compute_jacobians(
     return torch.cat([LocalChannel(function, part, noise=1.0).jacobians(prior) for part in parts])
 
 
-class FittedNoise(NamedTuple):
-    """Noise that meets a target: `scale` times that with which channels were linearised.
-
-    Attributes:
-        channels: Of the last linearisation.
-        unit: Standard deviation of their noise.
-        scale: The factor; 0 where any noise meets the target, infinity where none does.
-    """
-
-    channels: LinearisedChannels
-    unit: float
-    scale: float
-
-
 def fit_noise(
     linearise_at: Callable[[float], LinearisedChannels], target: LeakTarget, unit: float
-) -> FittedNoise:
+) -> tuple[LinearisedChannels, float, float]:
     """Find the least noise with which channels meet a target.
+
+    Returns channels, the standard deviation of the noise that they were linearised with, and the
+    factor of it that meets the target: 0 where any does, infinity where none does.
 
     Estimated traces are accurate near the noise that channels were linearised with, so these are
     linearised again with the noise that was found, until it hardly changes. `unit` is the standard
@@ -228,7 +217,7 @@ def fit_noise(
         if is_near or not 0 < scale < inf or number == MAX_FITS - 1:
             break
         unit *= scale
-    return FittedNoise(channels, unit, scale)
+    return channels, unit, scale
 
 
 def find_noise_scale(channels: LinearisedChannels, target: LeakTarget) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, isfinite, log2
 from statistics import median
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -232,15 +232,9 @@ def group_cuts(cuts: Sequence[CountedCut], count: int) -> Iterator[list[CountedC
     yield group
 
 
-class Message(NamedTuple):
-    """Halves of the model, and what the first sends of the images."""
-
-    encoder: nn.Module
-    head: nn.Module
-    shape: tuple[int, ...]
-    features: Float[Tensor, "N D"]
-    macs: int = 0
-    """Beyond those of the layer that is cut."""
+Message = tuple[nn.Module, nn.Module, tuple[int, ...], Float[Tensor, "N D"], int]
+"""Halves of the model, shape and values of what the first sends of the images, and its MACs beyond
+those of the layer that is cut."""
 
 
 @dataclass(kw_only=True)
@@ -304,7 +298,7 @@ class CutBench:
         """Count the values of a message, at most."""
         return min(self.values or cut.point.features, cut.point.features)
 
-    def choose_message(self, cut: CountedCut, features: Float[Tensor, "A D"]) -> "Message":
+    def choose_message(self, cut: CountedCut, features: Float[Tensor, "A D"]) -> Message:
         """Choose what is sent: a layer's features, or the few values that the head reads of them.
 
         The images that are not measured decide which.
@@ -315,13 +309,13 @@ class CutBench:
             measured = len(self.images)
             fitting, features = features[:-measured], features[-measured:]
         if not 0 < self.values < cut.point.features:
-            return Message(encoder, head, shape, features)
+            return encoder, head, shape, features, 0
         encoder, head = narrow_features(
             encoder, head, fitting, shape=shape, values=self.values, seed=self.seed
         )
         reader = cast(nn.Linear, encoder[-1])
         values = reader(place_images(features, reader)).cpu()
-        return Message(encoder, head, (reader.out_features,), values, reader.weight.numel())
+        return encoder, head, (reader.out_features,), values, reader.weight.numel()
 
     def measure(
         self,
@@ -441,8 +435,8 @@ class CutBench:
         if not self.limits.has_leak:
             return leak, None
         target = LeakTarget(bits=self.limits.max_bits, mse=self.limits.min_mse)
-        fit = fit_noise(linearise_at, target, noise or rms)
-        return leak, fit.unit * fit.scale if isfinite(fit.scale) else None
+        _, unit, scale = fit_noise(linearise_at, target, noise or rms)
+        return leak, unit * scale if isfinite(scale) else None
 
 
 def find_most_noise(is_little: Callable[[float], bool]) -> float:
