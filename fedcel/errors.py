@@ -1,7 +1,7 @@
 """Errors that a user's input can cause, and descriptions of unexpected errors."""
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from traceback import walk_tb
 from unicodedata import category
 
@@ -182,6 +182,12 @@ def find_last_module(error: BaseException, modules: Container[str]) -> str | Non
     """Find the last of some modules in an error's traceback, or None."""
     names = [name for name, _ in _list_frames(error)]
     return next((name for name in reversed(names) if name in modules), None)
+
+
+def join_first(items: Sequence[str], most: int, apart: str = ", ") -> str:
+    """Join the first items, and say how many more there are."""
+    more = len(items) - most
+    return apart.join(items[:most]) + (f"{apart.strip(', ')} and {more} more" if more > 0 else "")
 
 
 def shorten_text(text: str, limit: int = MAX_TEXT) -> str:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcel.errors import SettingsError, StackingError, describe_unforeseen
+from fedcel.errors import DataError, SettingsError, StackingError, describe_unforeseen
 from fedcel.plugins import require
 
 ArrayLike = Tensor | NDArray[np.generic] | Sequence[object]
@@ -83,6 +83,19 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
         wrong = low + 2**64 if labels.dtype == torch.uint64 else low
         raise ValueError(f"{name} hold {wrong}, must be whole numbers from 0 and below 2^63")
     return numbers
+
+
+def check_labels(
+    y: Int[Tensor, "*k B"],
+    classes: int,
+    name: str = "labels",
+    remedy: str = "; number the classes without a gap from 0, or raise their number",
+) -> None:
+    """Raise DataError where a label is not in 0..C-1; a negative one would count from the end."""
+    if y.numel():
+        low, high = (int(label) for label in y.aminmax())
+        if low < 0 or high >= classes:
+            raise DataError(f"{name} are in {low}..{high}, must be in 0..{classes - 1}{remedy}")
 
 
 def number_labels(*parts: Int[Tensor, " _"]) -> list[Int[Tensor, " _"]]:

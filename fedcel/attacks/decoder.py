@@ -102,20 +102,6 @@ class Projection(nn.Module):
         return x @ self.axes
 
 
-class ImageFrame(nn.Module):
-    """Images cut to their size, where doubling has led beyond it."""
-
-    def __init__(self, sides: tuple[int, ...]) -> None:
-        super().__init__()
-        self.sides = sides
-
-    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
-        """Return the middle of the images."""
-        row, column = ((x.shape[2 + axis] - side) // 2 for axis, side in enumerate(self.sides))
-        height, width = self.sides
-        return x[:, :, row : row + height, column : column + width]
-
-
 def find_map(observation: Observation, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     """Return channels and sides of the map that smashed data are, None where they are none.
 
@@ -215,8 +201,11 @@ def list_convolutions(
         layers.append(nn.ConvTranspose2d(width, channels, 4, stride=2, padding=1))
     else:
         layers.append(nn.Conv2d(width, channels, 3, padding=1))
-    enlarged = [side * 2**doublings for side in start]
-    return layers if enlarged == sides else [*layers, ImageFrame(tuple(sides))]
+    surplus = [less * 2**doublings - side for less, side in zip(start, sides, strict=True)]
+    if any(surplus):  # the middle is kept: margins are negative
+        (top, left), (rows, columns) = (more // 2 for more in surplus), surplus
+        layers.append(nn.ZeroPad2d((-left, left - columns, -top, top - rows)))
+    return layers
 
 
 class Pace(NamedTuple):
@@ -236,12 +225,6 @@ FLAT_PACE = Pace(300, 1e-3, 256)
 CONVOLUTION_PACE = Pace(50, 2e-3, 32)
 """Paces of the lowest error on held-out images of what was tried: with 256 in a batch a network of
 convolutions stopped far from where it was going."""
-
-
-def choose_pace(shape: tuple[int, ...], budget: float) -> Pace:
-    """Return the pace for images (C, H, W), its epochs multiplied by the budget."""
-    pace = FLAT_PACE if is_flat(shape) else CONVOLUTION_PACE
-    return pace._replace(epochs=max(1, round(pace.epochs * budget)))
 
 
 @show_shapes
@@ -305,15 +288,16 @@ def train_inverter(
     images = training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
     precision = fast_precision(net, device)
-    pace = choose_pace(tuple(x.shape[1:]), attacker.budget)
+    pace = FLAT_PACE if is_flat(tuple(x.shape[1:])) else CONVOLUTION_PACE
+    epochs = attacker.scale(pace.epochs)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=WEIGHT_DECAY)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
-        adam, pace.epochs, eta_min=pace.rate * LAST_RATE_SHARE
+        adam, epochs, eta_min=pace.rate * LAST_RATE_SHARE
     )
     best, lowest, best_epoch = net, torch.inf, 0
     batch_size = min(pace.batch_size(len(images)), choose_batch_size(images))
     work = BACKWARD_WORK * len(images)
-    for epoch in attacker.clock.steps(pace.epochs, work + len(held_out_observed), share):
+    for epoch in attacker.clock.steps(epochs, work + len(held_out_observed), share):
         inputs = prepare(observe(generator)).to(device)
         order = torch.randperm(len(images), generator=generator).to(device)
         for part in attacker.clock.parts(torch.split(order, batch_size), work):
@@ -327,8 +311,8 @@ def train_inverter(
         attacker.curve.append(error)
         if error < lowest:
             best, lowest, best_epoch = deepcopy(net), error, epoch
-        attacker.report("epoch", epoch, pace.epochs, f"MSE {error:.4f} on held images")
-        if epoch - best_epoch > max(MIN_PATIENCE, PATIENCE * pace.epochs):
+        attacker.report("epoch", epoch, epochs, f"MSE {error:.4f} on held images")
+        if epoch - best_epoch > max(MIN_PATIENCE, PATIENCE * epochs):
             break
     return Inverter(best, training, held_out)
 

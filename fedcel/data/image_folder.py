@@ -9,7 +9,7 @@ import torch
 from fedcel.data.images import Images, Labels, SourceParts, number_names
 from fedcel.data.pictures import MAX_NAMED, decode_pictures, describe_pictures
 from fedcel.data.source import ColourSource
-from fedcel.errors import DataError, escape_controls
+from fedcel.errors import DataError, escape_controls, join_first
 
 SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
 """Files that systems leave in folders of pictures, in lower case; so are names with a dot first."""
@@ -209,9 +209,5 @@ def _list_class_files(root: Path) -> list[Path]:
 
 def _describe_strays(root: Path) -> list[str]:
     """Describe the files beside the folders of classes, which are left out."""
-    names = [path.name for path in _list_visible(root) if not path.is_dir()]
-    if not names:
-        return []
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    shown = ", ".join(map(escape_controls, names[:MAX_NAMED]))
-    return [f"left out, beside the class folders: {shown}{more}"]
+    names = [escape_controls(path.name) for path in _list_visible(root) if not path.is_dir()]
+    return [f"left out, beside the class folders: {join_first(names, MAX_NAMED)}"] if names else []

@@ -141,15 +141,6 @@ def count_classes(y: Labels, where: str) -> int:
     return len(present)
 
 
-def check_labels(y: Labels, classes: int, where: str, remedy: str) -> None:
-    """Refuse labels that are none of the classes; DataError names `where` and the remedy."""
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        raise DataError(
-            f"{where}: labels are in {low}..{high}, must be in 0..{classes - 1}{remedy}"
-        )
-
-
 def number_names(names: list[str]) -> Labels:
     """Return 0, 1, ... in the order of the names."""
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))

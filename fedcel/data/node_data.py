@@ -9,9 +9,10 @@ from pydantic import Field
 from fedcel.data.data_settings import DataSettings
 from fedcel.data.image_cache import keep_decoded
 from fedcel.data.image_folder import ImageFolder
-from fedcel.data.images import Images, check_labels, name_unreadable
+from fedcel.data.images import Images, name_unreadable
 from fedcel.data.source import FileSource, SourceData, describe_fit
 from fedcel.errors import DataError
+from fedcel.tensors import check_labels
 
 
 class NodeDataSettings(DataSettings):
@@ -74,7 +75,7 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
             "convert them, or set data.size and data.grey"
         )
     remedy = ", the net's classes; number them as the server does"
-    check_labels(images.y, data.classes, where, remedy)
+    check_labels(images.y, data.classes, f"{where}: labels", remedy)
     return images, notes
 
 

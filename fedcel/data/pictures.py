@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from fedcel.data.images import fit_images
-from fedcel.errors import DataError, describe_unforeseen
+from fedcel.errors import DataError, describe_unforeseen, join_first
 from fedcel.extras import import_optional
 from fedcel.progress import tell_progress
 from fedcel.tensors import to_floats
@@ -184,13 +184,15 @@ def decode_pictures(
             check(to_floats(x[:FIRST_IMAGES]))
     if faults or x is None:
         raise DataError(
-            f"{len(faults)} of {count} pictures cannot be used: {_join_first(faults)}; remove them "
+            f"{len(faults)} of {count} pictures cannot be used: "
+            f"{join_first(faults, MAX_NAMED, '; ')}; remove them "
             f"from the data, or {' and '.join(remedies)}"
         )
     if unequal:
         raise DataError(
             f"{len(unequal)} of {count} pictures differ in size from {first_name} of "
-            f"{format_size(sizes[0])} (width x height): {_join_first(unequal)}; set data.size "
+            f"{format_size(sizes[0])} (width x height): "
+            f"{join_first(unequal, MAX_NAMED, '; ')}; set data.size "
             "to the side, such as 32, to which all are resized"
         )
     if x.shape[1] == 1:
@@ -328,9 +330,3 @@ def _allocate(count: int, first: Tensor, size: int) -> Tensor:
             f"{count} pictures of {format_size((first.shape[2], first.shape[1]))} need "
             f"{gigabytes:.0f} GB of memory, and data.size is {size}; set it to a smaller side"
         ) from error
-
-
-def _join_first(items: list[str]) -> str:
-    """Return the first items, and how many more there are."""
-    more = f"; and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
-    return "; ".join(items[:MAX_NAMED]) + more

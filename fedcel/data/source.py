@@ -9,7 +9,6 @@ from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
 from pydantic import Field
 from torch import Tensor
 
@@ -19,7 +18,6 @@ from fedcel.data.images import (
     Labels,
     SourceParts,
     check_images,
-    check_labels,
     count_classes,
     fit_images,
     name_unreadable,
@@ -28,7 +26,7 @@ from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError, escape_controls
 from fedcel.settings_table import Kind
 from fedcel.short_repr import show_shapes
-from fedcel.tensors import number_labels, to_floats
+from fedcel.tensors import check_labels, number_labels, to_floats
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(?<!\.parquet)(?<!\.arrow)")
 """Name of a data set on the Hugging Face Hub, where nothing of this machine has it."""
@@ -61,24 +59,17 @@ class Source(Kind, table="data", selector="source", shares_table=True):
         """List the class folders, in text that a message can hold; none of most sources."""
         return []
 
-    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
-        """Bring images to the size and colours that the settings ask for."""
-        return x
-
     def prepare(self, images: Images, where: str) -> Images:
-        """Check images and bring them to size; DataError names `where`."""
+        """Check images and fit them to the settings; DataError names `where`."""
         check_images(images, where)
-        return images._replace(x=self.fit(images.x, where))
+        size, grey = getattr(self, "size", 0), getattr(self, "grey", False)
+        return images._replace(x=fit_images(images.x, size=size, grey=grey, where=where))
 
 
 class SizedSource(Source):
     """Source of images that may be resized."""
 
     size: int = Field(0, ge=0, description="Side in pixels to resize images to; 0: no resizing.")
-
-    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
-        """Resize images."""
-        return fit_images(x, size=self.size, grey=False, where=where)
 
 
 class FileSource(SizedSource):
@@ -113,10 +104,6 @@ class ColourSource(FileSource):
     """Source of images that may have colours."""
 
     grey: bool = Field(False, description="Whether colours are converted to luminance.")
-
-    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
-        """Resize images, and make them grey."""
-        return fit_images(x, size=self.size, grey=self.grey, where=where)
 
 
 class Digits(SizedSource):
@@ -296,7 +283,7 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
         )
     if test is not None:
         remedy = " as the training labels are; check that both parts belong together"
-        check_labels(test.y, classes, where_test, remedy)
+        check_labels(test.y, classes, f"{where_test}: labels", remedy)
         if test.x.shape[1:] != train.x.shape[1:]:
             raise DataError(
                 f"{source.where}: test images are {tuple(test.x.shape[1:])}, must be "

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import RoundError
+from fedcel.errors import RoundError, join_first
 from fedcel.federation.aggregation import (
     renormalise_weights,
     weigh_clients,
@@ -370,14 +370,11 @@ def check_kept_share(report: RoundReport, least: float, round_number: int) -> No
     share = report.share
     if share >= least:
         return
-    shown = report.rejected[:_SHOWN_REASONS]
-    reasons = [f"client {rejection.client}: {rejection.reason}" for rejection in shown]
-    if hidden := len(report.rejected) - len(shown):
-        reasons.append(f"and {hidden} more")
+    reasons = [f"client {rejection.client}: {rejection.reason}" for rejection in report.rejected]
     raise RoundError(
         f"round {round_number} kept {share:.1%} of its clients' weight, "
-        f"strategy.least-share is {least:g}; left out: {'; '.join(reasons)}. Mend that, or "
-        "lower strategy.least-share"
+        f"strategy.least-share is {least:g}; left out: "
+        f"{join_first(reasons, _SHOWN_REASONS, '; ')}. Mend that, or lower strategy.least-share"
     )
 
 

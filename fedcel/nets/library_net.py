@@ -14,7 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcel.errors import NetError, RefusedImagesError, SettingsError, describe_unforeseen
+from fedcel.errors import (
+    NetError,
+    RefusedImagesError,
+    SettingsError,
+    describe_unforeseen,
+    join_first,
+)
 from fedcel.extras import import_optional
 from fedcel.nets.encode_images import call_encoder
 from fedcel.nets.net_faults import MAX_NAMED, switch_dropout_off
@@ -117,12 +123,14 @@ class CutNet(NetSettings):
             )
         else:
             channels = self.features // positions
-            sent = [MovedChannels(axis), nn.Conv2d(cut[axis], channels, 1), nn.Flatten()]
-            moved = nn.Conv2d(channels, cut[axis], 1)
+            column = cut[axis], positions, 1  # channels at positions
+            channels_first = cut[axis], *cut[:axis], *cut[axis + 1 :]
+            convolution = nn.Conv2d(cut[axis], channels, 1)
+            sent = [MovedAxis(cut, axis + 1, 1, column), convolution, nn.Flatten()]
             received = [
                 nn.Unflatten(1, (channels, positions, 1)),
-                moved,
-                RestoredChannels(axis, cut),
+                nn.Conv2d(channels, cut[axis], 1),
+                MovedAxis(channels_first, 1, axis + 1, cut),
             ]
         device_half = nn.Sequential(normalise, encoder, *sent, nn.Sigmoid())
         setattr(device_half, POSITIONS, positions)
@@ -185,38 +193,26 @@ class Normalise(nn.Module):
         return (images - self.mean) / self.deviation
 
 
-class MovedChannels(nn.Module):
-    """Layer that gives the values of a cut as channels at positions in one column.
+class MovedAxis(nn.Module):
+    """Layer that moves an axis of values in a shape, and gives them another shape.
 
     Args:
-        axis: Axis of the channels in the cut's shape.
+        shape: Shape of the values of one image.
+        source: Axis that is moved; 0 counts the images.
+        target: Its new place.
+        result: Shape of the result.
     """
 
-    def __init__(self, axis: int) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], source: int, target: int, result: tuple[int, ...]
+    ) -> None:
         super().__init__()
-        self.axis = axis
+        self.shape, self.source, self.target, self.result = shape, source, target, result
 
-    def forward(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B C P 1"]:
-        """Move the channels."""
-        return x.movedim(self.axis + 1, 1).reshape(len(x), x.shape[self.axis + 1], -1, 1)
-
-
-class RestoredChannels(nn.Module):
-    """Layer that undoes `MovedChannels`.
-
-    Args:
-        axis: Axis of the channels in the cut's shape.
-        shape: Shape of the cut.
-    """
-
-    def __init__(self, axis: int, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.axis = axis
-        self.moved = shape[axis], *shape[:axis], *shape[axis + 1 :]
-
-    def forward(self, x: Float[Tensor, "B C P 1"]) -> Float[Tensor, "B ..."]:
-        """Move the channels back."""
-        return x.reshape(len(x), *self.moved).movedim(1, self.axis + 1)
+    def forward(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B ..."]:
+        """Move the axis."""
+        moved = x.reshape(len(x), *self.shape).movedim(self.source, self.target)
+        return moved.reshape(len(x), *self.result)
 
 
 def find_channels(shape: tuple[int, ...], aspect: float) -> int:
@@ -350,10 +346,7 @@ def load_weights(model: nn.Module, path: str | Path, classes: int | None = None)
             ],
         }
         reasons = [
-            f"{words} {', '.join(names[:MAX_NAMED])}"
-            + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
-            for words, names in faults.items()
-            if names
+            f"{words} {join_first(names, MAX_NAMED)}" for words, names in faults.items() if names
         ]
         raise NetError(
             f"the weights {str(path)!r} are of another model than {type(model).__name__}: "

@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from fedcel.errors import join_first
+
 MAX_NAMED = 5
 """Layers of a kind that are named; of more, the number is."""
 _RANDOM_KINDS = (_DropoutNd, nn.MultiheadAttention, nn.RNNBase, nn.RReLU)
@@ -92,6 +94,5 @@ def name_layers(layers: Mapping[str, object]) -> str:
     Returns:
         The first few, and how many there are beyond; empty where there are none.
     """
-    names = [f"{name!r} ({type(layer).__name__})" for name, layer in layers.items()][:MAX_NAMED]
-    more = len(layers) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    names = [f"{name!r} ({type(layer).__name__})" for name, layer in layers.items()]
+    return join_first(names, MAX_NAMED)

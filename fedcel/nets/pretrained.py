@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
-from fedcel.errors import NetError
+from fedcel.errors import NetError, join_first
 from fedcel.nets.copy_module import copy_module
 from fedcel.nets.encode_images import call_encoder, evaluation_mode
 from fedcel.nets.net_faults import MAX_NAMED, is_batch_norm
@@ -169,9 +169,8 @@ def match_layers(
         if is_fault
     ]
     if faults:
-        more = f"; and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
         raise NetError(
-            f"{'; '.join(faults[:MAX_NAMED])}{more}; take out what is not called, replace the "
+            f"{join_first(faults, MAX_NAMED, '; ')}; take out what is not called, replace the "
             "others by nn.GroupNorm and train on"
         )
     uses = Counter(sources.values())

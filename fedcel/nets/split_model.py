@@ -103,9 +103,11 @@ class TracedModel:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.trace = trace_model(model)
-        self.cuts = find_cuts(self.trace)
-        self.module = self._build(self.trace.graph, "Model")
+        self.graph, self.outputs, self.parts = trace_model(model)
+        self.images = next(node for node in self.graph.nodes if node.op == "placeholder")
+        self.output = self.graph.output_node()
+        self.cuts = self._find_cuts()
+        self.module = self._build(self.graph, "Model")
 
     def list_cuts(
         self, images: Shaped[Tensor, "B ..."], *, is_counted: bool = False
@@ -131,12 +133,12 @@ class TracedModel:
 
     def split(self, at: str) -> tuple[nn.Module, nn.Module]:
         """Cut the model behind a layer, as `split` does."""
-        trace, node = self.trace, self._find_node(at)
-        before, after = list_ancestors(node), list_ancestors(trace.output, node)
-        encoder = copy_nodes(trace.graph, before, {trace.images: "images"}, node)
+        node = self._find_node(at)
+        before, after = list_ancestors(node), list_ancestors(self.output, node)
+        encoder = copy_nodes(self.graph, before, {self.images: "images"}, node)
         if any(map(is_count, after)):
             check_rows(encoder, at)
-        head = copy_nodes(trace.graph, after - {node}, {node: "smashed"}, trace.output.args[0])
+        head = copy_nodes(self.graph, after - {node}, {node: "smashed"}, self.output.args[0])
         return self._build(encoder, "Encoder"), self._build(head, "Head")
 
     def encode_at(self, layers: Iterable[str]) -> nn.Module:
@@ -153,10 +155,9 @@ class TracedModel:
         """
         results = {layer: self._find_node(layer) for layer in layers}
         nodes = set[fx.Node]().union(*map(list_ancestors, results.values()))
-        inputs = {self.trace.images: "images"}
-        graph = copy_nodes(
-            self.trace.graph, nodes, inputs, results, recorded=frozenset(results.values())
-        )
+        inputs = {self.images: "images"}
+        recorded = frozenset(results.values())
+        graph = copy_nodes(self.graph, nodes, inputs, results, recorded=recorded)
         return self._build(graph, "Encoders")
 
     def find_outermost(self, at: str) -> str:
@@ -169,34 +170,48 @@ class TracedModel:
 
     def _find_node(self, at: str) -> fx.Node:
         """Find the value that is sent; NetError where the model cannot be cut there."""
-        node = self.trace.outputs.get(at)
+        node = self.outputs.get(at)
         if node is None or node not in self.cuts:
-            raise NetError(describe_refusal(self.trace, self.cuts, at, self.model))
+            raise NetError(self._describe_refusal(at))
         return node
+
+    def _find_cuts(self) -> dict[fx.Node, str]:
+        """Find values on which all that follows depends alone, and the outermost layer of each."""
+        names: dict[fx.Node, str] = {}
+        for name, node in self.outputs.items():
+            if name and (node not in names or len(name) < len(names[node])):
+                names[node] = name
+        return {
+            node: names[node]
+            for node in self.graph.nodes
+            if node in names
+            and node is not self.output.args[0]
+            and self.images not in list_ancestors(self.output, node)
+        }
+
+    def _describe_refusal(self, at: str) -> str:
+        """Describe why the model cannot be cut at a layer, and where it can."""
+        names = list(self.cuts.values())
+        if at in self.outputs and self.outputs[at] is self.output.args[0]:
+            reason = "which is the model's answer: nothing would be left for the head"
+        elif at in self.outputs:
+            reason = "beside whose output later layers use earlier values or sizes"
+        elif at in dict(self.model.named_modules()):
+            reason = "which is not called, or gives more than one tensor"
+        else:
+            reason = f"which {type(self.model).__name__} does not have"
+        near = [name for name in names if at.startswith(f"{name}.") or name.startswith(f"{at}.")]
+        near = [*near, *get_close_matches(at, names, MAX_NEAREST, 0.4), *names]
+        near = list(dict.fromkeys(near))
+        shown = ", ".join(near[:MAX_NEAREST]) or "none: there is none"
+        more = f", or at {len(near) - MAX_NEAREST} more" if len(near) > MAX_NEAREST else ""
+        return f"the cut is at layer {at!r}, {reason}; cut at one of {shown}{more}"
 
     def _build(self, graph: fx.Graph, name: str) -> fx.GraphModule:
         """Build a part of the model, in the model's mode."""
-        part = fx.GraphModule(self.trace.parts, graph, name)
+        part = fx.GraphModule(self.parts, graph, name)
         part.training = self.model.training
         return part
-
-
-class Trace(NamedTuple):
-    """The computation of a model.
-
-    Attributes:
-        graph: Its graph.
-        images: The node of the images.
-        output: The node of what is returned.
-        outputs: The node of each layer's last output, by the layer's name.
-        parts: Layers, parameters and constants, by the names that they have in the graph.
-    """
-
-    graph: fx.Graph
-    images: fx.Node
-    output: fx.Node
-    outputs: dict[str, fx.Node]
-    parts: dict[str, Any]
 
 
 class ImagesAlone(nn.Module):
@@ -300,8 +315,12 @@ class CutRecorder(fx.Interpreter):
         return value
 
 
-def trace_model(model: nn.Module) -> Trace:
-    """Trace the computation of a model; NetError where its own `forward` cannot be traced."""
+def trace_model(model: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node], dict[str, Any]]:
+    """Trace the computation of a model; NetError where its own `forward` cannot be traced.
+
+    Returns the graph; the node of each layer's last output, by the layer's name; and layers,
+    parameters and constants, by the names that they have in the graph.
+    """
     root, whole = ImagesAlone(model), set[str]()
     while True:
         tracer = LayerTracer(whole)
@@ -324,25 +343,7 @@ def trace_model(model: nn.Module) -> Trace:
             value = attrgetter(node.target)(root)
             node.target = strip_root(node.target)
             parts[node.target] = value
-    images = next(node for node in graph.nodes if node.op == "placeholder")
-    output = next(node for node in graph.nodes if node.op == "output")
-    return Trace(graph, images, output, tracer.outputs, parts)
-
-
-def find_cuts(trace: Trace) -> dict[fx.Node, str]:
-    """Find the values on which all that follows depends alone, and the outermost layer of each."""
-    names: dict[fx.Node, str] = {}
-    for name, node in trace.outputs.items():
-        if name and (node not in names or len(name) < len(names[node])):
-            names[node] = name
-    result = trace.output.args[0]
-    return {
-        node: names[node]
-        for node in trace.graph.nodes
-        if node in names
-        and node is not result
-        and trace.images not in list_ancestors(trace.output, node)
-    }
+    return graph, tracer.outputs, parts
 
 
 def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
@@ -420,22 +421,3 @@ def copy_nodes(
                 results[node] = part.call_method("clone", (copies[node],))
     part.output(fx.map_arg(result, (copies | results).__getitem__))
     return part
-
-
-def describe_refusal(trace: Trace, cuts: dict[fx.Node, str], at: str, model: nn.Module) -> str:
-    """Describe why a model cannot be cut at a layer, and where it can."""
-    names = list(cuts.values())
-    if at in trace.outputs and trace.outputs[at] is trace.output.args[0]:
-        reason = "which is the model's answer: nothing would be left for the head"
-    elif at in trace.outputs:
-        reason = "beside whose output later layers use earlier values or sizes"
-    elif at in dict(model.named_modules()):
-        reason = "which is not called, or gives more than one tensor"
-    else:
-        reason = f"which {type(model).__name__} does not have"
-    near = [name for name in names if at.startswith(f"{name}.") or name.startswith(f"{at}.")]
-    near = [*near, *get_close_matches(at, names, MAX_NEAREST, 0.4), *names]
-    near = list(dict.fromkeys(near))
-    shown = ", ".join(near[:MAX_NEAREST]) or "none: there is none"
-    more = f", or at {len(near) - MAX_NEAREST} more" if len(near) > MAX_NEAREST else ""
-    return f"the cut is at layer {at!r}, {reason}; cut at one of {shown}{more}"

@@ -6,15 +6,15 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from fedcel.data import load_splits
-from fedcel.errors import FedcelError, RunError, SettingsError
+from fedcel.errors import FedcelError, RunError, SettingsError, join_first
 from fedcel.files import lock_file, write_json, write_whole
 from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import Settings
 from sims import report
 from sims.bench.run_cell import (
+    MAX_NAMED,
     TrainingCost,
     describe_differences,
-    describe_list,
     find_differences,
     finish_cells,
     is_complete,
@@ -92,7 +92,9 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
         return page
     finished = f"the others are in {page}" if page else "no cell is finished"
     first = next(iter(failed.values()))
-    raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
+    raise type(first)(
+        f"{join_first(list(failed), MAX_NAMED)} failed, the reasons are above; {finished}"
+    )
 
 
 def refuse_unreadable_data(cells: Sequence[Cell]) -> None:
@@ -235,7 +237,7 @@ def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> N
     if strangers:
         raise RunError(
             f"{folder} has finished cells that {scenario.path} has not: "
-            f"{describe_list(strangers)}; choose another --out, or remove their folders to "
+            f"{join_first(strangers, MAX_NAMED)}; choose another --out, or remove their folders to "
             "leave them out"
         )
     settings = {(cell.variant.name, cell.strength): cell.settings for cell in reversed(cells)}

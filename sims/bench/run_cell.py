@@ -13,7 +13,14 @@ import torch
 from pydantic import FiniteFloat
 
 from fedcel.data import load_splits
-from fedcel.errors import FailedError, FedcelError, RunError, describe_origin, describe_unforeseen
+from fedcel.errors import (
+    FailedError,
+    FedcelError,
+    RunError,
+    describe_origin,
+    describe_unforeseen,
+    join_first,
+)
 from fedcel.federation import RoundRequest, RoundTrainer
 from fedcel.files import write_json
 from fedcel.json_records import Record
@@ -84,15 +91,8 @@ def find_differences(trained: Settings, requested: Settings) -> Differences:
 
 def describe_differences(differences: Differences) -> str:
     """Return the first settings that differ, and how many more do."""
-    return describe_list(
-        [f"{key} is {old!r} there, {new!r} here" for key, (old, new) in differences.items()]
-    )
-
-
-def describe_list(names: Sequence[str]) -> str:
-    """Return the first of several things, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return f"{', '.join(names[:MAX_NAMED])}{more}"
+    names = [f"{key} is {old!r} there, {new!r} here" for key, (old, new) in differences.items()]
+    return join_first(names, MAX_NAMED)
 
 
 def suggest_attack(folder: Path, differences: Differences) -> str:

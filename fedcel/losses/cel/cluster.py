@@ -15,7 +15,6 @@ from fedcel.losses.cel.conditional_entropy import (
     RefreshedCEL,
     SpreadCEL,
     check_finite,
-    check_labels,
     class_members,
     class_shares,
     drop_singletons,
@@ -36,7 +35,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
-from fedcel.tensors import check_state_names
+from fedcel.tensors import check_labels, check_state_names
 
 DEFAULT_CLUSTERS = 5
 

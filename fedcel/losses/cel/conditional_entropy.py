@@ -17,13 +17,14 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fedcel.errors import DataError, DivergedError, SettingsError
+from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses.loss_options import LossOptions
 from fedcel.losses.protocol import Batch, CutShape
 from fedcel.losses.terms import GradientRule, WeightedTerm
 from fedcel.nets import NetSettings, whiten_features
 from fedcel.settings_table import Off, Positive
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import check_labels
 
 ClassShare = Literal["batch-share", "mean-present", "none"]
 """Rule for a class's share in the loss."""
@@ -75,17 +76,6 @@ def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k 
     check_labels(y, classes)
     one_hot = torch.eq(y.unsqueeze(-1), torch.arange(classes, device=like.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(-2))
-
-
-def check_labels(y: Int[Tensor, "*k B"], classes: int) -> None:
-    """Raise DataError where a label is not in 0..C-1; a negative one would count from the end."""
-    if y.numel():
-        low, high = (int(label) for label in y.aminmax())
-        if low < 0 or high >= classes:
-            raise DataError(
-                f"labels are in {low}..{high}, must be in 0..{classes - 1}; number the classes "
-                "without a gap from 0, or raise their number"
-            )
 
 
 def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:

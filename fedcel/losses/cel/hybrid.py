@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.conditional_entropy import check_finite, check_labels
+from fedcel.losses.cel.conditional_entropy import check_finite
 from fedcel.losses.cel.gated import Gated, attention_scores
 from fedcel.losses.protocol import (
     Batch,
@@ -21,7 +21,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
-from fedcel.tensors import add_prefix, rank_in_class, select_prefix
+from fedcel.tensors import add_prefix, check_labels, rank_in_class, select_prefix
 
 GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 
