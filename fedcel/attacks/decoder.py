@@ -203,8 +203,8 @@ def list_convolutions(
         layers.append(nn.Conv2d(width, channels, 3, padding=1))
     surplus = [less * 2**doublings - side for less, side in zip(start, sides, strict=True)]
     if any(surplus):  # the middle is kept: margins are negative
-        (top, left), (rows, columns) = (more // 2 for more in surplus), surplus
-        layers.append(nn.ZeroPad2d((-left, left - columns, -top, top - rows)))
+        (above, before), (rows, columns) = (more // 2 for more in surplus), surplus
+        layers.append(nn.ZeroPad2d((-before, before - columns, -above, above - rows)))
     return layers
 
 

@@ -232,7 +232,7 @@ def group_cuts(cuts: Sequence[CountedCut], count: int) -> Iterator[list[CountedC
     yield group
 
 
-Message = tuple[nn.Module, nn.Module, tuple[int, ...], Float[Tensor, "N D"], int]
+Message = tuple[nn.Module, nn.Module, tuple[int, ...], Float[Tensor, "N V"], int]
 """Halves of the model, shape and values of what the first sends of the images, and its MACs beyond
 those of the layer that is cut."""
 

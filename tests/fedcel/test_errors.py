@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedcel.errors import describe_unforeseen, escape_controls, shorten_text
+from fedcel.errors import describe_unforeseen, escape_controls, join_first, shorten_text
 
 
 class Mute(Exception):  # noqa: N818 - of a user's
@@ -33,3 +33,10 @@ def test_an_error_is_one_line_whatever_its_text() -> None:
     )
     assert describe_unforeseen(ValueError()) == "ValueError"
     assert describe_unforeseen(Mute()) == "Mute: it has no text: its __str__ raises"
+
+
+def test_the_first_of_several_are_named() -> None:
+    """And how many more there are, if any."""
+    assert join_first(["a", "b"], 2) == "a, b"
+    assert join_first(["a", "b", "c"], 1) == "a and 2 more"
+    assert join_first(["a", "b", "c"], 2, "; ") == "a; b; and 1 more"
