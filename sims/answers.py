@@ -139,7 +139,9 @@ def score_options(
             score_answers(mechanism, fit_calibration(mechanism, *references[:2]), images)
             for references, images in pairs
         )
-        yield AnswerOption(privacy, average_halves(halves), of_test)
+        mean = AnswerScore(*(math.fsum(values) / 2 for values in zip(*halves, strict=True)))
+        half_width = mean.half_width / math.sqrt(2)  # of the disjoint images of both
+        yield AnswerOption(privacy, mean._replace(half_width=half_width), of_test)
 
 
 def split_images(images: LabelledLogits) -> list[LabelledLogits]:
@@ -154,12 +156,6 @@ def split_images(images: LabelledLogits) -> list[LabelledLogits]:
         )
         for first in (0, 1)
     ]
-
-
-def average_halves(scores: Sequence[AnswerScore]) -> AnswerScore:
-    """Return the mean of scores of disjoint images; the interval is that of all of them."""
-    means = AnswerScore(*(math.fsum(values) / len(scores) for values in zip(*scores, strict=True)))
-    return means._replace(half_width=means.half_width / math.sqrt(len(scores)))
 
 
 def choose_cheapest(options: Iterable[AnswerOption], least_accuracy: float) -> AnswerOption | None:

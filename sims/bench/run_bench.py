@@ -149,8 +149,11 @@ def write_bench(
     What earlier calls left of cells that were not asked for stays, in the scenario's order.
     """
     with lock_file(folder / BENCH_LOCK):
-        rows = [*make_rows(cells, folder), *other_rows(cells, folder)]
-        rows = sort_rows(rows, scenario)
+        places = number_points(scenario)
+        rows = sorted(
+            [*make_rows(cells, folder), *other_rows(cells, folder)],
+            key=lambda row: (places.get(row.point, len(places)), row.seed),
+        )
         reasons = read_failures(scenario, folder)
         reasons |= {name: str(error) for name, error in failed.items()}
         for row in rows:
@@ -258,12 +261,6 @@ def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> N
 def number_points(scenario: Scenario) -> dict[tuple[str, float | None], int]:
     """Return the place of each variant's name and strength in the scenario."""
     return {(variant.name, s): number for number, (variant, s) in enumerate(list_points(scenario))}
-
-
-def sort_rows(rows: Sequence[BenchRow], scenario: Scenario) -> list[BenchRow]:
-    """Return rows as the scenario has variants and strengths, then by seed, whoever made them."""
-    places = number_points(scenario)
-    return sorted(rows, key=lambda row: (places.get(row.point, len(places)), row.seed))
 
 
 def read_failures(scenario: Scenario, folder: Path) -> dict[str, str]:

@@ -132,17 +132,6 @@ def train_cell(cell: Cell, folder: Path) -> None:
         )
 
 
-def wrap_error(error: Exception) -> FedcelError:
-    """Return an error as one of fedcel's own kinds, with where it rose if nobody foresaw it.
-
-    A user's exception may not come through a pipe between processes.
-    """
-    if isinstance(error, FedcelError):
-        kinds = (k for k in type(error).__mro__ if issubclass(k, FedcelError))
-        return next(k for k in kinds if k.__module__ == FedcelError.__module__)(str(error))
-    return FailedError(f"{describe_unforeseen(error)} ({describe_origin(error)})")
-
-
 def measure_step_ratio(settings: Settings) -> float:
     """Return the median ratio of a round's time with the loss fully on to one without it.
 
@@ -228,9 +217,16 @@ def train_cells(cells: Sequence[Cell], folder: Path) -> Iterator[CellOutcome]:
 
 
 def _attempt(work: Callable[[Cell, Path], None], cell: Cell, folder: Path) -> CellOutcome:
-    """Do one cell's work."""
+    """Do one cell's work; an error becomes one of fedcel's own kinds.
+
+    A user's exception may not come through a pipe between processes.
+    """
     try:
         work(cell, folder)
+    except FedcelError as error:
+        kinds = (k for k in type(error).__mro__ if k.__module__ == FedcelError.__module__)
+        return CellOutcome(cell, next(kinds)(str(error)))
     except Exception as error:  # a user's part may raise anything, and the others go on
-        return CellOutcome(cell, wrap_error(error))
+        reason = f"{describe_unforeseen(error)} ({describe_origin(error)})"
+        return CellOutcome(cell, FailedError(reason))
     return CellOutcome(cell)

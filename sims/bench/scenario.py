@@ -165,7 +165,10 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
         unused -= raw.keys()
         for seed in seeds:
             settings = parse_settings(raw | {"seed": seed})
-            cells.append(Cell(variant, strength, resolve_data_path(settings)))
+            if isinstance(source := settings.data.source, FileSource):  # readable from anywhere
+                data = settings.data.model_copy(update={"source": source.resolve_path()})
+                settings = settings.model_copy(update={"data": data})
+            cells.append(Cell(variant, strength, settings))
     if unused:  # an error says which kinds have the key
         parse_settings(scenario.settings, scenario.variants[0].settings, overrides)
     return cells
@@ -228,15 +231,6 @@ def is_anchored(cell: Cell, undefended: Settings) -> bool:
         return False
     same_cut = zero.build_cut(s.net) == none.build_cut(undefended.net)
     return same_cut and zero.adapt_net(s.net) == none.adapt_net(undefended.net)
-
-
-def resolve_data_path(settings: Settings) -> Settings:
-    """Return settings whose data folder is absolute, so that a run is read from anywhere."""
-    source = settings.data.source
-    if not isinstance(source, FileSource):
-        return settings
-    data = settings.data.model_copy(update={"source": source.resolve_path()})
-    return settings.model_copy(update={"data": data})
 
 
 def override_seeds(

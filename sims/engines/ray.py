@@ -92,9 +92,13 @@ def run_ray() -> Iterator[None]:
     import ray
 
     with ExitStack() as stack:
-        stack.enter_context(log_ray_messages())
+        # Ray has no parameter for what it says of its own: `log_to_driver` is about clients.
+        stack.enter_context(redirect_stdout(cast(TextIO, RayLines(sys.stdout))))
         if not ray.is_initialized():
-            prepare_environment()
+            check_ray_environment()
+            os.environ.update(
+                {key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()}
+            )
             # Ray puts the working folder in front of where its processes look for modules, which
             # may have the names of fedcel's there; the grid's tasks go back to the folder.
             with warnings.catch_warnings(), chdir(os.sep):
@@ -110,16 +114,6 @@ def run_ray() -> Iterator[None]:
             stack.callback(ray.shutdown)
             supervisor.report_state(uses_ray=True)
             stack.callback(supervisor.report_state, uses_ray=False)
-        yield
-
-
-@contextmanager
-def log_ray_messages() -> Iterator[None]:
-    """Let what Ray says of its own processes be lines of the log, not raw text between results.
-
-    It has no parameter for it: `log_to_driver` is about what clients print.
-    """
-    with redirect_stdout(cast(TextIO, RayLines(sys.stdout))):
         yield
 
 
@@ -178,13 +172,3 @@ def check_ray_environment() -> None:
                     f"{PROBE_SECONDS:g} s; start it, or go on without it, with Ray on this machine "
                     "alone: env -u RAY_ADDRESS in front of the command"
                 ) from None
-
-
-def prepare_environment() -> None:
-    """Set the environment in which Ray begins; what the user set stays.
-
-    Raises:
-        SettingsError: Ray cannot begin in it.
-    """
-    check_ray_environment()
-    os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})

@@ -310,16 +310,13 @@ def _make_task() -> Any:
     return ray.remote(answer).options(num_returns="streaming", **options)
 
 
+_load_app = lru_cache(1)(cloudpickle.loads)
+
+
 def answer_messages(app: bytes, contents: bytes) -> list[Outcome]:
     """Let a pickled ClientApp answer messages, pickled with their contexts, in Ray's process."""
     pairs: list[tuple[Message, Context]] = cloudpickle.loads(contents)
     return [answer_message(_load_app(app), message, context) for message, context in pairs]
-
-
-@lru_cache(maxsize=1)
-def _load_app(app: bytes) -> ClientApp:
-    loaded: ClientApp = cloudpickle.loads(app)
-    return loaded
 
 
 def _list_lost(machines: Iterable[Mapping[str, Any]]) -> dict[str, str]:

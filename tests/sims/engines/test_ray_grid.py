@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -176,7 +178,8 @@ def test_what_ray_says_is_a_line_of_the_log(
         "\x1b[33m(raylet, ip=192.0.2.1)\x1b[0m Raylet is terminated.\x1b[2J "
         "Last 20 lines of the logs:\n    [state-dump] 1",
     )
-    with caplog.at_level("WARNING", "flwr"), ray.log_ray_messages():
+    lines = cast(TextIO, ray.RayLines(sys.stdout))
+    with caplog.at_level("WARNING", "flwr"), redirect_stdout(lines):
         for text in texts:
             print(text)
         print("accuracy 0.9\n")
