@@ -1,7 +1,6 @@
 """A user's own part, named by an import string: loaded, made, held to its contract, and blamed."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -98,19 +97,6 @@ def find_breaks(
     return broken, None
 
 
-@contextmanager
-def blame_part(part: PartName) -> Iterator[None]:
-    """Name the part that a run fails in: FailedError for a broken contract or a foreign error."""
-    try:
-        yield
-    except ContractError as error:
-        raise FailedError(part.describe_break(str(error))) from error
-    except FedcelError:
-        raise
-    except Exception as error:
-        raise FailedError(part.describe_failure(error)) from error
-
-
 def guard_part(part: PartName, part_object: Part, **checks: Callable[..., object]) -> Part:
     """Guard a user's object, so that whatever goes wrong in a run names it.
 
@@ -120,8 +106,14 @@ def guard_part(part: PartName, part_object: Part, **checks: Callable[..., object
 
     def guard(method: str, check: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
-            with blame_part(part):
+            try:
                 return check(getattr(part_object, method)(*arguments))
+            except ContractError as error:
+                raise FailedError(part.describe_break(str(error))) from error
+            except FedcelError:
+                raise
+            except Exception as error:
+                raise FailedError(part.describe_failure(error)) from error
 
         return call
 

@@ -291,7 +291,11 @@ async def parse_query(
     service.check_version(headers.get(b"model-version", b"").decode("latin-1"))
     features = service.model.net.features
     body = await read_body(request.receive, 4 * features)
-    wants_uncertainty = read_wants_uncertainty(request)
+    uncertainty = "false"
+    if request.scope["query_string"]:
+        uncertainty = request.query_params.get("uncertainty", uncertainty)
+    if uncertainty not in ("true", "false"):
+        raise ProblemError(ProblemKind.INVALID, "uncertainty must be true or false.")
     name = headers.get(b"idempotency-key", b"").decode("latin-1")
     check_request_id(name)
     if len(body) != 4 * features:
@@ -304,7 +308,7 @@ async def parse_query(
         raise ProblemError(
             ProblemKind.INVALID, f"Values must be finite and within +-{MAX_VALUE:g}."
         )
-    return Query(client, name, body, wants_uncertainty)
+    return Query(client, name, body, uncertainty == "true")
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
@@ -330,13 +334,3 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         raise ProblemError(
             ProblemKind.TIMEOUT, f"Send the body within {BODY_SECONDS:g} seconds."
         ) from None
-
-
-def read_wants_uncertainty(request: Request) -> bool:
-    """Whether the address asks for uncertainty; ProblemError where it says neither."""
-    if not request.scope["query_string"]:
-        return False
-    text = request.query_params.get("uncertainty", "false")
-    if text not in ("true", "false"):
-        raise ProblemError(ProblemKind.INVALID, "uncertainty must be true or false.")
-    return text == "true"

@@ -19,7 +19,7 @@ from clients.service.problems import (
 from clients.service.worker import AnsweringError, AnswerWorker, Batcher, ProcessWorker
 from clients.service_messages import QUERY_PATH, READ_PATHS, ModelCard
 from fedcel.errors import FedcelError, LedgerError
-from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
+from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
 
 PROBE_SECONDS = 2.5
 """Time for which a write to the ledger shows that it can be written."""
@@ -84,11 +84,12 @@ class Service:
         try:
             await self.worker.open(self._ledger_address, self.offer, self._fail_for_good)
             self.model_card = await asyncio.to_thread(build_model_card, self.offer)
-            if risk := await self.worker.call(AnswerWorker.find_risk):
+            if risk := await self.worker.call(AnswerWorker.ask_ledger, Ledger.find_risk):
                 LOGGER.warning("ledger", extra={"reason": risk})
         except Exception as error:
             self.failure = error if isinstance(error, FedcelError) else None
-            LOGGER.error("start failed", extra={"reason": describe_reason(error)})
+            reason = str(self.failure or describe_place(error))
+            LOGGER.error("start failed", extra={"reason": reason})
             await self.worker.close()
             raise
         self.batcher = Batcher(
@@ -137,7 +138,7 @@ class Service:
     async def read_balance(self, client: str) -> Balance:
         """Return a client's account; ProblemError where the ledger cannot be read."""
         try:
-            return await self.worker.call(AnswerWorker.read_balance, client)
+            return await self.worker.call(AnswerWorker.ask_ledger, Ledger.balance, client)
         except LedgerError as error:
             raise self._fail(error) from None
 
@@ -153,7 +154,7 @@ class Service:
 
     async def _probe_ledger(self) -> None:
         try:
-            await self.worker.call(AnswerWorker.probe)
+            await self.worker.call(AnswerWorker.ask_ledger, Ledger.probe)
         except LedgerError as error:
             if self.is_ready:  # told once
                 self._fail(error)
@@ -190,8 +191,3 @@ class Service:
         metrics.answers.labels("false").inc(len(answers) - fresh)
         metrics.epsilon.inc(sum(answer.spent for answer in answers) / MICRO)
         return replies
-
-
-def describe_reason(error: Exception) -> str:
-    """Return an error's words where they are the project's own, else its type and place."""
-    return str(error) if isinstance(error, FedcelError) else describe_place(error)

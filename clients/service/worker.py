@@ -26,7 +26,7 @@ from clients.service.model_offer import ModelOffer
 from clients.service.private_answers import PrivateAnswer, PrivateAnswerer, Query
 from clients.service.problems import ProblemError, ProblemKind, describe_place
 from fedcel.errors import FedcelError, LedgerError
-from fedcel.privacy.ledger import Balance, Ledger, LedgerAddress, Refusal
+from fedcel.privacy.ledger import Ledger, LedgerAddress, Refusal
 
 MAX_LINGER_SECONDS = 0.01
 """Longest wait of its first item for others."""
@@ -67,21 +67,9 @@ class AnswerWorker:
         """Charge and answer queries, see `PrivateAnswerer.answer`."""
         return self._answerer.answer(queries), dict(self._answerer.phases)
 
-    def read_balance(self, client: str) -> Balance:
-        """Return a client's account."""
-        return self.ledger.balance(client)
-
-    def find_risk(self) -> str | None:
-        """Describe how charges may be forgotten, with the remedy."""
-        return self.ledger.find_risk()
-
-    def probe(self) -> None:
-        """Find out whether something could be charged now."""
-        self.ledger.probe()
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self.ledger.close()
+    def ask_ledger(self, method: Callable[..., Result], *arguments: object) -> Result:
+        """Return the result of a method of `Ledger`."""
+        return method(self.ledger, *arguments)
 
 
 class ProcessWorker:
@@ -134,7 +122,7 @@ class ProcessWorker:
             if self._replies is not None:
                 with suppress(LedgerError, AnsweringError, TimeoutError):
                     async with asyncio.timeout(CLOSE_SECONDS):
-                        await self.call(AnswerWorker.close)
+                        await self.call(AnswerWorker.ask_ledger, Ledger.close)
                 self._writer.close()
         finally:
             await asyncio.to_thread(self.end)

@@ -113,7 +113,7 @@ class ThreadWorker(ProcessWorker):
 
     async def close(self) -> None:
         if self.worker is not None:
-            await self.call(AnswerWorker.close)
+            await self.call(AnswerWorker.ask_ledger, Ledger.close)
         await asyncio.to_thread(self._thread.shutdown)
 
 

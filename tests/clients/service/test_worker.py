@@ -121,7 +121,8 @@ def test_a_process_answers_as_a_thread_does(
         (answer,) = replies
         assert isinstance(answer, PrivateAnswer) and answer.is_fresh == is_fresh
         told.append(answer.body)
-        assert (await worker.call(AnswerWorker.read_balance, "phone")).spent == 4 * MICRO
+        balance = await worker.call(AnswerWorker.ask_ledger, Ledger.balance, "phone")
+        assert balance.spent == 4 * MICRO
 
     path = tmp_path / "ledger.db"
     with_worker(path, served, lambda worker: ask(worker, True))
@@ -139,7 +140,10 @@ def test_errors_come_back_with_words_of_their_own_alone(tmp_path: Path) -> None:
         await worker.call(forbid_writing)
         with pytest.raises(LedgerError, match="it is read-only"):
             await worker.call(AnswerWorker.answer, [query(served, "request-1", 0.5)])
-        asked = [worker.call(AnswerWorker.read_balance, name) for name in ("phone", "unknown")]
+        asked = [
+            worker.call(AnswerWorker.ask_ledger, Ledger.balance, name)
+            for name in ("phone", "unknown")
+        ]
         assert [balance.granted for balance in await asyncio.gather(*asked)] == [100 * MICRO, 0]
 
     served = offer()
@@ -201,7 +205,7 @@ def test_a_killed_process_is_told_to_all_who_wait(tmp_path: Path) -> None:
             with pytest.raises(LedgerError, match="has ended"):
                 await asyncio.wait_for(task, 10)
         with pytest.raises(LedgerError, match="start the service again"):
-            await worker.call(AnswerWorker.probe)
+            await worker.call(AnswerWorker.ask_ledger, Ledger.probe)
         await worker.close()
 
     with ProcessWorker() as worker:
