@@ -1,23 +1,14 @@
 """Objects that start over in a forked process, as another thread may have held their locks."""
 
 import os
-from typing import Protocol, runtime_checkable
+from typing import Any
 from weakref import WeakSet
 
-
-@runtime_checkable
-class Restartable(Protocol):
-    """Holds a lock, or what no two processes may use."""
-
-    def restart(self) -> None:
-        """Start over, as if nothing had happened yet."""
+_KEPT: WeakSet[Any] = WeakSet()
 
 
-_KEPT: WeakSet[Restartable] = WeakSet()
-
-
-def restart_in_forks(owner: Restartable) -> None:
-    """Have an object start over in each process that is forked from this one."""
+def restart_in_forks(owner: Any) -> None:
+    """Have an object's method `restart` called in each process that is forked from this one."""
     _KEPT.add(owner)
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from math import ceil, log2, prod
 from pathlib import Path
+from shutil import rmtree
 from typing import NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ from fedcel.privacy import (
 )
 from fedcel.run_parts import build_server_parts
 from fedcel.runs import run_folder
-from fedcel.runs.measured_pieces import Piece, PieceStore, delete_pieces
+from fedcel.runs.measured_pieces import PIECES_FOLDER, Piece, PieceStore
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run, digest_weights
 from fedcel.settings import MIN_SAMPLED_ROUNDS
@@ -114,7 +115,7 @@ def write_evaluation(folder: str | Path, evaluation: Evaluation) -> None:
     per_image.write_vectors(folder, evaluation.per_image)
     write_tensors(folder / GUESSES_FILE, evaluation.guesses)
     write_json(folder / "result.json", evaluation.result)  # says that all is there
-    delete_pieces(folder)
+    rmtree(folder / PIECES_FOLDER, ignore_errors=True)
 
 
 def posterior_samples(run: Run) -> list[Float[Tensor, " P"]]:
@@ -190,7 +191,10 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "private": private,
         **measure_device(run, net),
         **account_update_privacy(run),
-        "smallest-update-images": count_smallest_update(run),
+        # The steps of a round see at most steps x batch size of a client's images.
+        "smallest-update-images": min(
+            min(s.local.count_steps(n) * s.local.batch_size, n) for n in run.splits.client_sizes
+        ),
         **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
         **({"class-names": list(run.splits.class_names)} if run.splits.class_names else {}),
         **digest_weights(s),
@@ -264,15 +268,6 @@ def account_update_privacy(run: Run) -> dict[str, object]:
         "update-epsilon-of-models": spent.models,
         "update-rounds": spent.rounds,
     }
-
-
-def count_smallest_update(run: Run) -> int:
-    """Count the images that the smallest update of a client is made of.
-
-    The steps of a round see at most steps x batch size of a client's images.
-    """
-    local = run.settings.local
-    return min(min(local.count_steps(n) * local.batch_size, n) for n in run.splits.client_sizes)
 
 
 def measure_device(run: Run, net: SplitNet) -> dict[str, int]:

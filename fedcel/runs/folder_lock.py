@@ -88,8 +88,11 @@ def _lock(folder: Path) -> int | None:
                     )
                 time.sleep(LOOK_SECONDS)
                 continue
+            user = "another process"
+            if writer is not None:
+                user = f"process {writer.process} on {writer.host} since {writer.since}"
             raise RunError(
-                f"{folder} is in use by {_describe_holder(path)}; two writers would damage it: "
+                f"{folder} is in use by {user}; two writers would damage it: "
                 "wait for it or stop it, or name another folder"
             ) from None
         except OSError as error:  # some network file systems have none
@@ -136,10 +139,8 @@ class FolderWriter(NamedTuple):
             return False
         try:
             os.kill(self.process, 0)
-        except ProcessLookupError:
-            return True
-        except (PermissionError, OverflowError):  # another user's
-            return False
+        except (OSError, OverflowError) as error:
+            return isinstance(error, ProcessLookupError)  # else it is another user's
         return False
 
     @property
@@ -182,11 +183,3 @@ def _read_writer(path: Path) -> FolderWriter | None:
         return FolderWriter(int(holder["pid"]), str(holder["host"]), str(holder["since"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-
-
-def _describe_holder(path: Path) -> str:
-    """Return which process holds a lock, as far as it wrote that."""
-    writer = _read_writer(path)
-    if writer is None:
-        return "another process"
-    return f"process {writer.process} on {writer.host} since {writer.since}"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -54,8 +53,3 @@ class PieceStore(NamedTuple):
         stated = {"key": self.key, "measures": json.dumps(piece.measures)}
         write_tensors(path, piece.tensors, stated)
         return piece
-
-
-def delete_pieces(folder: Path) -> None:
-    """Delete the pieces of a run whose result is written."""
-    rmtree(folder / PIECES_FOLDER, ignore_errors=True)

@@ -107,14 +107,10 @@ def refuse_occupied(folder: str | Path) -> None:
         )
 
 
-def _list_names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
 def is_run(folder: Path) -> bool:
     """Whether a run was begun in a folder: one that ended before left its settings at most."""
     return folder.exists() and not (
-        folder.is_dir() and _list_names(folder) <= {LOCK, "settings.toml"}
+        folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK, "settings.toml"}
     )
 
 

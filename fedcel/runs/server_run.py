@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -36,14 +35,6 @@ PROBES = 16
 
 EventCallback = Callable[[Event], None]
 """Shows a round's event to people."""
-
-
-class ModelScores(NamedTuple):
-    """A global model on the server's validation images."""
-
-    metrics: dict[str, float]
-    functionals: Float[Tensor, " F"]
-    """Numbers by which the chain's convergence is judged."""
 
 
 class ServerRun:
@@ -108,18 +99,18 @@ class ServerRun:
         """
         settings, parts, number = self.settings, self.parts, state.round
         check_kept_share(report, parts.least_share, number)
-        scores = score_model(settings, self.flat, self.splits.validation, state)
+        metrics, functionals = score_model(settings, self.flat, self.splits.validation, state)
         if settings.bits_every and number % settings.bits_every == 0:
-            scores.metrics.update(measure_bits(settings, self.flat, self.splits.validation, number))
+            metrics.update(measure_bits(settings, self.flat, self.splits.validation, number))
         is_candidate = parts.schedule.gives_sample(number)
         diagnosis = None
         if is_candidate:
-            diagnosis = self._trace.add(number, scores.functionals)
+            diagnosis = self._trace.add(number, functionals)
         now = time.perf_counter()
         event = describe_round(
             state,
             report,
-            scores.metrics,
+            metrics,
             diagnosis=diagnosis,
             seconds=now - self._clock,
         )
@@ -130,7 +121,7 @@ class ServerRun:
             sampled = self._chain.list_rounds()
             if settings.chain.is_sample_due(number, sampled, self._trace.autocorrelation):
                 self._chain.write_sample(number, state.model)
-        measured = dict(scores.metrics)
+        measured = dict(metrics)
         if report.spread is not None:
             measured["spread"] = report.spread
         self.state = follow_goal(parts, state, measured, report.plan)
@@ -152,11 +143,11 @@ class ServerRun:
 
 def score_model(
     settings: Settings, flat: FlatNet, images: Images, state: ServerState
-) -> ModelScores:
-    """Score a round's model on validation images.
+) -> tuple[dict[str, float], Float[Tensor, " F"]]:
+    """Return metrics of a round's model on validation images, and the chain's functionals.
 
-    The functionals by which a chain is judged are the log-likelihood and the label's centred logit
-    of the first images. The parameters of `flat` are replaced.
+    The functionals, by which its convergence is judged, are the log-likelihood and the label's
+    centred logit of the first images. The parameters of `flat` are replaced.
 
     Raises:
         DivergedError: The model or its answers are not finite.
@@ -182,8 +173,7 @@ def score_model(
     metrics["within-class-spread"] = float(within_class_spread(z, y))
     centred = probes - probes.mean(1, keepdim=True)
     label_logits = centred.gather(1, y[: len(probes), None])[:, 0]
-    functionals = torch.cat([-logits.new_tensor([metrics["nll"]]), label_logits])
-    return ModelScores(metrics, functionals)
+    return metrics, torch.cat([-logits.new_tensor([metrics["nll"]]), label_logits])
 
 
 def measure_bits(
