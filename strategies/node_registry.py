@@ -41,16 +41,6 @@ class NodeRegistry(NamedTuple):
         return {partition: node for node, partition in self.partitions.items()}
 
 
-class Answers(NamedTuple):
-    """Answers of nodes that were asked what they hold."""
-
-    registry: NodeRegistry
-    reasons: list[str]
-    """Why nodes were refused."""
-    silent: int
-    """Number of nodes that did not answer in time."""
-
-
 def count_nodes(grid: Grid) -> int:
     """Count the connected nodes, once no more come; SettingsError where there are none."""
     begin = changed = time.monotonic()
@@ -100,7 +90,7 @@ def register_nodes(
         new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
         if new and (is_late or len(nodes) >= clients):
             occupied = registry.examples
-            answers = _query_nodes(
+            answers, refusals, unanswered = _query_nodes(
                 grid,
                 new,
                 expected,
@@ -108,8 +98,8 @@ def register_nodes(
                 requirements=requirements,
                 timeout=ANSWER_SECONDS,
             )
-            registry = _merge_registries(registry, answers.registry)
-            reasons, silent = reasons + answers.reasons, silent + answers.silent
+            registry = _merge_registries(registry, answers)
+            reasons, silent = reasons + refusals, silent + unanswered
         elif not is_late:
             time.sleep(0.1)
     examples = registry.examples
@@ -151,12 +141,12 @@ def reregister_nodes(
     if not (orphans and candidates):
         return registry
     expected = registry.examples
-    answers = _query_nodes(
+    answers, _, _ = _query_nodes(
         grid, candidates, expected, occupied, requirements=requirements, timeout=timeout
     )
-    for partition in sorted(answers.registry.examples):
+    for partition in sorted(answers.examples):
         log(INFO, "A node holds partition %d again", partition)
-    return _merge_registries(registry, answers.registry)
+    return _merge_registries(registry, answers)
 
 
 def _describe_missing(nodes: int, silent: int, reasons: Sequence[str]) -> str:
@@ -203,11 +193,12 @@ def _query_nodes(
     *,
     requirements: ConfigRecord,
     timeout: float,
-) -> Answers:
+) -> tuple[NodeRegistry, list[str], int]:
     """Query nodes for their partitions; those of `expected` not `occupied` are registered.
 
     `expected` are all partitions, and how many examples each must have, where that is known. Each
-    thousand of nodes has `timeout` seconds.
+    thousand of nodes has `timeout` seconds. Returned are also why nodes were refused, and the
+    number of those that did not answer in time.
     """
     registry = NodeRegistry({}, {})
     reasons: list[str] = []
@@ -236,7 +227,7 @@ def _query_nodes(
             )
     for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
-    return Answers(registry._replace(refused=refused), reasons, len(nodes) - answered)
+    return registry._replace(refused=refused), reasons, len(nodes) - answered
 
 
 def _ask(

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,7 +165,15 @@ def make_server_app() -> ServerApp:
                 flat = build_parts(plan.settings)
                 if plan.settings.strategy.name != OWN_STRATEGY:
                     check_strategy(plan.settings, flat)
-            with open_folder(plan) as has_rounds:
+            with ExitStack() as stack:
+                try:
+                    has_rounds = stack.enter_context(
+                        open_run(plan.folder, plan.settings, resume=plan.resume)
+                    )
+                except RunError as error:
+                    raise RunError(f"{error} (in the run config: out, resume=true)") from None
+                if not plan.resume:
+                    print(f"run folder: {plan.folder}", flush=True)
                 train_over_grid(
                     grid,
                     plan.settings,
@@ -224,25 +232,6 @@ def read_plan(grid: Grid, context: Context) -> RunPlan:
     if isinstance(source, FileSource) and source.is_local and not Path(source.path).is_absolute():
         raise RunError(f"data.path is {source.path!r}, must be an absolute path")
     return RunPlan(settings, folder, resume, recount, decisions)
-
-
-@contextmanager
-def open_folder(plan: RunPlan) -> Iterator[bool]:
-    """Hold the run's folder, made or taken up, as its only writer; yield whether it has a round.
-
-    Raises:
-        RunError: It is there already, cannot be resumed, or another process writes into it.
-    """
-    with ExitStack() as stack:
-        try:
-            has_rounds = stack.enter_context(
-                open_run(plan.folder, plan.settings, resume=plan.resume)
-            )
-        except RunError as error:
-            raise RunError(f"{error} (in the run config: out, resume=true)") from None
-        if not plan.resume:
-            print(f"run folder: {plan.folder}", flush=True)
-        yield has_rounds
 
 
 app = make_server_app()

@@ -232,45 +232,36 @@ def read_update(records: RecordDict, *, state_round: int | None = None) -> Clien
 
     It was to start from the state of `state_round`, None where nobody knows.
     """
-    numbers = read_numbers(records.metric_records[record_names.METRICS])
-    fence = pop_state_fence(numbers, state_round)
+    metrics = records.metric_records[record_names.METRICS]
+    numbers = {name: _to_float(value) for name, value in metrics.items()}
+    reply_round, is_lost = pop_state_fence(numbers, state_round)
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
     return ClientUpdate(
         delta,
         model=torch.empty(0),
         state={},
         metrics=numbers,
-        state_round=fence.state_round,
-        has_lost_state=fence.is_lost,
+        state_round=reply_round,
+        has_lost_state=is_lost,
     )
 
 
-class StateFence(NamedTuple):
-    """Round of the client's state in a reply; of a ClientApp that says nothing it is none."""
+def pop_state_fence(numbers: MutableMapping[str, Any], expected: int | None) -> tuple[int, bool]:
+    """Take what a reply says of the node and the client's state out of its numbers.
 
-    state_round: int
-    """From whose state it starts the next time, 0: none."""
-    is_lost: bool
-    """Whether it started from another than it should have."""
-
-
-def pop_state_fence(numbers: MutableMapping[str, Any], expected: int | None) -> StateFence:
-    """Take what a reply says of the node and the client's state out of its numbers."""
+    Returned is the round from whose state the client starts the next time, 0 for none, and whether
+    it started from another than it should have.
+    """
     start = numbers.pop(record_names.STATE_START, None)
     is_lost = None not in (start, expected) and start != expected
     numbers.pop(record_names.INCARNATION, None)
     claimed = numbers.pop(record_names.STATE_ROUND, 0)
     is_round = isinstance(claimed, int | float) and 0 <= claimed < _MOST_ROUNDS  # else hostile
-    return StateFence(int(claimed) if is_round else 0, is_lost)
-
-
-def read_numbers(record: MetricRecord) -> dict[str, float]:
-    """Read the metrics of a reply; NaN, which is refused later, for what is no single number."""
-    return {key: _to_float(value) for key, value in record.items()}
+    return int(claimed) if is_round else 0, is_lost
 
 
 def _to_float(value: object) -> float:
-    """Return a number as a float, infinity for one that is too large; NaN for a list."""
+    """Return a number as a float, infinity for one too large; NaN, refused later, for a list."""
     try:
         return float(value) if isinstance(value, int | float) else nan
     except OverflowError:

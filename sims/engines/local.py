@@ -36,54 +36,6 @@ _STATES_IN_MEMORY = 256
 """States of clients in memory at once; the others are read from their folders again."""
 
 
-class ClientStates:
-    """The clients' states in their folders, those of the last clients in memory as well."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._states: dict[int, StoredState] = {}
-
-    def require_all(self, request: RoundRequest) -> None:
-        """Refuse a round, before it begins, whose clients' states are not all there; RunError."""
-        missing = [
-            path
-            for client in request.weights
-            if client not in self._states
-            and (path := self._open(client).find_missing(request.state_rounds.get(client)))
-        ]
-        if missing:
-            raise missing_states_error(missing, request.plan.number)
-
-    def load_state(self, client: int, request: RoundRequest) -> StoredState:
-        """Return the state that a client starts a round from; RunError where it is not there."""
-        expected = request.state_rounds.get(client)
-        stored = self._states.get(client)
-        if stored is not None and stored.round == expected:
-            return stored
-        return self._open(client).require_state(request.plan.number, expected)
-
-    def keep_state(
-        self,
-        client: int,
-        number: int,
-        update: ClientUpdate,
-        start: StoredState,
-        *,
-        is_noisy: bool,
-    ) -> ClientUpdate:
-        """Keep a client's state after round `number`, and return its update without it."""
-        written = keep_state(self._open(client), number, update.state, start, is_noisy=is_noisy)
-        self._states.pop(client, None)
-        if written == number:
-            self._states[client] = StoredState(number, update.state)  # now the last in their order
-        if len(self._states) > _STATES_IN_MEMORY:
-            del self._states[next(iter(self._states))]
-        return update._replace(state={}, state_round=written)
-
-    def _open(self, client: int) -> ClientStateFolder:
-        return ClientStateFolder(partition_folder(self._folder, client), client)
-
-
 class LocalTrainer:
     """Trains the clients of a round in this process.
 
@@ -103,19 +55,37 @@ class LocalTrainer:
         at_once: int = 1,
         report_obstacle: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self._parts, self._states = parts, ClientStates(folder)
+        self._parts, self._folder = parts, folder
+        self._states: dict[int, StoredState] = {}
         self._report_obstacle, self.at_once = report_obstacle, at_once
         if at_once > 1 and (reason := name_obstacle(parts.schedule.terms())):
             self._train_one_by_one(reason)
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
-        """Yield each client's update; its state is kept for its next round."""
+        """Yield each client's update; its state is kept for its next round.
+
+        RunError, before the round begins, where the clients' states are not all there.
+        """
+        number, expected = request.plan.number, request.state_rounds
+        folders = {
+            client: ClientStateFolder(partition_folder(self._folder, client), client)
+            for client in request.weights
+        }
+        missing = [
+            path
+            for client, folder in folders.items()
+            if client not in self._states and (path := folder.find_missing(expected.get(client)))
+        ]
+        if missing:
+            raise missing_states_error(missing, number)
         starts: dict[int, StoredState] = {}
-        self._states.require_all(request)
 
         def read_state(client: int) -> State | None:
-            starts[client] = self._states.load_state(client, request)
-            return starts[client].state
+            start = self._states.get(client)
+            if start is None or start.round != expected.get(client):
+                start = folders[client].require_state(number, expected.get(client))
+            starts[client] = start
+            return start.state
 
         trainer = RoundTrainer(
             self._parts,
@@ -124,11 +94,16 @@ class LocalTrainer:
             at_once=self.at_once,
             report_obstacle=self._train_one_by_one,
         )
-        number, is_noisy = request.plan.number, self._parts.update.noise > 0
+        is_noisy = self._parts.update.noise > 0
         for client, update in zip(request.weights, trainer.train(), strict=True):
-            yield self._states.keep_state(
-                client, number, update, starts.pop(client), is_noisy=is_noisy
-            )
+            start, folder = starts.pop(client), folders[client]
+            written = keep_state(folder, number, update.state, start, is_noisy=is_noisy)
+            self._states.pop(client, None)
+            if written == number:  # it becomes the last in their order
+                self._states[client] = StoredState(number, update.state)
+            if len(self._states) > _STATES_IN_MEMORY:
+                del self._states[next(iter(self._states))]
+            yield update._replace(state={}, state_round=written)
 
     def _train_one_by_one(self, reason: str) -> None:
         self.at_once = 1
