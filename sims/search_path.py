@@ -22,11 +22,6 @@ def append_working_folder() -> None:
         sys.path.append(folder)
 
 
-def copy_environment() -> dict[str, str]:
-    """Return an environment in which `python -P` looks for modules where this process does."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
 def _find_working_folder() -> str:
     """Return the working folder; empty where it was removed."""
     with suppress(FileNotFoundError):

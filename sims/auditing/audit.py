@@ -643,7 +643,7 @@ def parse_normalisation(plan: ModelPlan) -> Normalisation | None:
         )
     if not all(0 < value < inf for value in deviation) or not all(map(isfinite, mean)):
         raise SettingsError(f"--std has {min(deviation):g}, must be above 0, and --mean finite")
-    return Normalisation(mean, deviation)
+    return mean, deviation
 
 
 def describe_encoder(

@@ -25,7 +25,6 @@ from fedcel.leakage import (
     fit_image_prior,
     map_leak,
 )
-from fedcel.nets import Normalise
 from fedcel.runs import list_versions
 from sims.auditing.audit import (
     ModelPlan,
@@ -197,9 +196,7 @@ def compare_model_cuts(
     check_plan(plan)
     with show_waiting(f"reading the model {plan.model}"):
         loaded = load_model(plan)
-    stated = parse_normalisation(plan) or loaded.normalisation
-    normalise = nn.Identity() if stated is None else Normalise(*stated)
-    adapted = AdaptedEncoder(loaded.encode, stated)
+    adapted = AdaptedEncoder(loaded.encode, parse_normalisation(plan) or loaded.normalisation)
     with explain_options():
         reading = show_parts(f"reading the images of {plan.data}", "pictures")
         with reading, check_first_images(partial(try_encoder, adapted)):
@@ -211,7 +208,7 @@ def compare_model_cuts(
                 images.y,
                 at=tuple(plan.at) or ("all" if plan.is_all else "thinned"),
                 limits=plan.limits,
-                normalise=normalise,
+                normalise=adapted.normalise,
                 values=plan.values,
                 linearised=plan.linearised,
                 seed=plan.seed,
@@ -225,7 +222,7 @@ def compare_model_cuts(
         )
         keep(result)
         for layer, pictures in rebuild_images(
-            plan, normalise=normalise, images=images, comparison=comparison
+            plan, normalise=adapted.normalise, images=images, comparison=comparison
         ):
             result = replace(result, rebuilt={**result.rebuilt, layer: pictures})
             keep(result)

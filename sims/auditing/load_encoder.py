@@ -27,6 +27,7 @@ from fedcel.leakage import NoiseFunction
 from fedcel.nets import (
     LIBRARIES,
     Encoder,
+    Normalise,
     SplitNet,
     as_module,
     find_module,
@@ -53,13 +54,8 @@ ONNX_TYPES = {
 }
 """Types of an ONNX file's input in which images can be given."""
 CHANNELS = (1, 3)
-
-
-class Normalisation(NamedTuple):
-    """Normalisation of images in [0, 1] before an encoder: (x - mean) / deviation, by channel."""
-
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation, by channel, that images in [0, 1] are normalised by."""
 
 
 class InputForm(NamedTuple):
@@ -183,7 +179,7 @@ def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
     return LoadedEncoder(
         encode,
         f"{name}{f' up to {at}' if at else ' as a whole'}{random}",
-        normalisation=Normalisation(*find_normalisation(name)),
+        normalisation=find_normalisation(name),
         head=head,
     )
 
@@ -232,12 +228,8 @@ def load_from_object(reference: str) -> LoadedEncoder:
             "without arguments that returns one"
         )
     owner = find_module(encoder)  # type: ignore[arg-type]  # callable, or it would be refused
-    stated = read_normalisation(owner)
-    return LoadedEncoder(
-        module,
-        f"{type(owner).__name__} of {reference}",
-        normalisation=None if stated is None else Normalisation(*stated),
-    )
+    description = f"{type(owner).__name__} of {reference}"
+    return LoadedEncoder(module, description, normalisation=read_normalisation(owner))
 
 
 def load_from_export(path: Path) -> LoadedEncoder:
@@ -394,17 +386,12 @@ class AdaptedEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.normalisation = normalisation
+        self.normalise = nn.Identity() if normalisation is None else Normalise(*normalisation)
         self.outputs = tuple(outputs)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> object:
         """Return the chosen outputs; grey images become as many channels as there are means."""
-        if self.normalisation is not None:
-            mean, deviation = (
-                images.new_tensor(values)[:, None, None] for values in self.normalisation
-            )
-            images = (images - mean) / deviation
-        features = self.encoder(images)
+        features = self.encoder(self.normalise.to(images)(images))
         if not self.outputs:
             return features
         by_name = dict(split_outputs(features))

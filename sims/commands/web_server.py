@@ -10,7 +10,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
-from clients.service import ServedModel, load_served
+from clients.service import load_served
 from clients.service.app import ServiceApp
 from clients.service.model_offer import ModelOffer
 from clients.service.monitoring import configure_logs
@@ -88,7 +88,9 @@ def load_offer(
 
     SettingsError or RunError where it is not served.
     """
-    model, mechanism = load_model_and_mechanism(run, overrides)
+    settings = override_group(run.settings, overrides, "privacy")
+    model = load_served(run._replace(settings=settings))
+    mechanism = settings.privacy.build(model.classes)
     if engine == "onnx":
         model = use_onnx_heads(model, convert_heads(model))
     calibration = calibrate_answers(run, mechanism)
@@ -154,15 +156,6 @@ def refuse_chance(run: Run, card: ExpectedCard) -> str:
         f"not shown to be better than a guess ({100 * card.guess:.1f} %); {remedy}, or serve it "
         "all the same with --allow-chance"
     )
-
-
-def load_model_and_mechanism(
-    run: Run, overrides: Mapping[str, Scalar]
-) -> tuple[ServedModel, Mechanism]:
-    """Return a run's model, and the mechanism that its settings and the overrides name."""
-    settings = override_group(run.settings, overrides, "privacy")
-    model = load_served(run._replace(settings=settings))
-    return model, settings.privacy.build(model.classes)
 
 
 def check_endpoint(endpoint: Endpoint) -> None:

@@ -3,6 +3,7 @@
 Commands that ended well are not run again, so the same call goes on where it stopped.
 """
 
+import os
 import shlex
 import subprocess
 import sys
@@ -29,7 +30,6 @@ from sims.commands.options import Jobs, check_folder
 from sims.progress import print_line
 from sims.results.attack_results import read_attack_rows
 from sims.results.bench_rows import read_bench_rows
-from sims.search_path import copy_environment
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs" / "results"
@@ -187,7 +187,10 @@ def run_once(command: Sequence[str], folder: Path) -> None:
     print_line(f"run: {line}")
     program, *words = command
     start = ["-P", "-m", "sims"] if program == "fedcel" else [str(ROOT / words.pop(0))]
-    process = subprocess.run([sys.executable, *start, *words], env=copy_environment(), check=False)
+    modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # where this process looks
+    process = subprocess.run(
+        [sys.executable, *start, *words], env={**os.environ, **modules}, check=False
+    )
     if process.returncode in INTERRUPTED:
         raise KeyboardInterrupt
     if process.returncode:

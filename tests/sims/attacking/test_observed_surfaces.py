@@ -23,7 +23,6 @@ from fedcel.testing.attacks import FEATURES, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
 from sims.attacking.observed_surfaces import (
     PrivateLogits,
-    require_known_law,
     sample_messages,
     send_messages,
 )
@@ -220,7 +219,8 @@ def test_density_integrates_to_its_share(mechanism: str, kind: str) -> None:
     seen = answers(settings, 0.0, 1.0)
     x = images(2)
     observed = seen.sample(x[:1].expand(5000, -1, -1, -1), stream())
-    known = require_known_law(seen.mechanism)
+    known = seen.mechanism
+    assert isinstance(known, KnownLaw)
     with torch.no_grad():
         law = known.log_density(
             observed, known.answer_without_noise(seen.answer(seen.net.encode(x)))
@@ -246,8 +246,9 @@ def test_several_answers_tell_what_their_law_allows(
     many = RepeatedObservation(seen, 64)
     observed = many.sample(x, stream())
     parts = observed.view(400, 64, 3)
+    assert isinstance(seen.mechanism, KnownLaw)
     usual = (
-        require_known_law(seen.mechanism).answer_without_noise(seen.answer(seen.net.encode(x[:1])))
+        seen.mechanism.answer_without_noise(seen.answer(seen.net.encode(x[:1])))
         if sigma == 0
         else parts.mean((0, 1))
     )

@@ -265,7 +265,7 @@ def test_a_model_of_torchvision(tmp_path: Path) -> None:
     torch.save(full.state_dict(), tmp_path / "full.pth")
     name = "torchvision:shufflenet_v2_x0_5"
     loaded = load_encoder(name, "maxpool", str(tmp_path / "full.pth"))
-    assert loaded.normalisation is not None and loaded.normalisation.mean[0] == 0.485
+    assert loaded.normalisation is not None and loaded.normalisation[0][0] == 0.485
     x = torch.rand(2, 3, 32, 32)
     full.eval()
     with torch.no_grad():

@@ -25,7 +25,6 @@ from sims.commands.main import main
 from sims.commands.web_server import (
     check_endpoint,
     configure_server,
-    load_model_and_mechanism,
     load_offer,
 )
 from tests.clients.serving import fork_worker, made_run
@@ -116,11 +115,10 @@ def test_a_certificate_that_is_none_is_named_before_anything_is_served(
 def test_answers_of_one_service_may_cost_something_else() -> None:
     """What is not given stays; what is no setting of privacy stays whatever is given."""
     run = made_run()
-    model, mechanism = load_model_and_mechanism(run, {})
+    (model, mechanism, *_), _ = load_offer(run, {}, "torch", allow_chance=True)
     assert (mechanism.epsilon, model.privacy.epsilon) == (4, 4)
-    changed, mechanism = load_model_and_mechanism(
-        run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}
-    )
+    other = {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}
+    (changed, mechanism, *_), _ = load_offer(run, other, "torch", allow_chance=True)
     assert (mechanism.name, mechanism.epsilon, changed.privacy.epsilon) == ("gaussian", 2, 2)
     assert changed.privacy.budget == model.privacy.budget and changed.version == model.version
 
@@ -207,7 +205,7 @@ def test_a_model_without_finite_answers_is_not_served(
 def test_a_finished_run_keeps_the_rest(key: str, value: float | str, reason: str) -> None:
     """The settings' own checks hold, too."""
     with pytest.raises(SettingsError, match=reason):
-        load_model_and_mechanism(made_run(), {key: value})
+        load_offer(made_run(), {key: value}, "torch", allow_chance=True)
 
 
 def test_where_it_may_listen(tmp_path: Path) -> None:
