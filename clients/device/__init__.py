@@ -2,7 +2,6 @@
 
 from clients.device.conversation import PrivatePrediction as PrivatePrediction
 from clients.device.device import Device as Device
-from clients.device.device import DeviceBuilder as DeviceBuilder
 from clients.device.device import ImageOwner as ImageOwner
 from clients.device.keyed_noise import load_device_key as load_device_key
 from clients.device.sent_messages import SentMessages as SentMessages

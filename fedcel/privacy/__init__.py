@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from fedcel.privacy.answer_utility import score_probabilities as score_probabilities
     from fedcel.privacy.budget_units import to_granted_micro as to_granted_micro
     from fedcel.privacy.budget_units import to_micro_epsilon as to_micro_epsilon
-    from fedcel.privacy.clip import ClipKind as ClipKind
-    from fedcel.privacy.clip import clip_rows as clip_rows
     from fedcel.privacy.clip import clip_sensitivity as clip_sensitivity
     from fedcel.privacy.composition import compose_prices as compose_prices
-    from fedcel.privacy.empirical_bounds import measure_epsilon as measure_epsilon
-    from fedcel.privacy.epsilon_range import check_epsilon as check_epsilon
     from fedcel.privacy.label_only import LabelOnly as LabelOnly
     from fedcel.privacy.mechanism_contract import MECHANISM_TESTS as MECHANISM_TESTS
     from fedcel.privacy.mechanism_contract import MechanismCase as MechanismCase

@@ -47,19 +47,10 @@ def clip_sensitivity(kind: str, clip: float, classes: int, norm: int = 1) -> flo
 def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Tensor, "B C"]:
     """Clip logits, so that any two rows differ by at most `clip_sensitivity`.
 
-    Ties may arise, the order of classes never turns.
-
-    Args:
-        logits: (B, C).
-        kind: `clamp`: centred, each value in [-clip, clip]. `l1`: centred, the nearest row whose
-            L1 norm is at most the clip. `probabilities`: softmax, the clip is not used.
-        clip: In units of a logit, above 0.
-
-    Returns:
-        Clipped rows, in double precision.
-
-    Raises:
-        ValueError: Logits are undefined, there is no such kind, or the clip is not above 0.
+    Ties may arise, the order of classes never turns. `clamp`: centred, each value in [-clip, clip].
+    `l1`: centred, the nearest row whose L1 norm is at most the clip. `probabilities`: softmax, the
+    clip is not used. Rows are in double precision. ValueError as `clip_sensitivity`, and on
+    undefined logits.
     """
     clip_sensitivity(kind, clip, 1)
     check_logits(logits, logits.shape[-1] if logits.dim() else 0)

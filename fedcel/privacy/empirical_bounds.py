@@ -28,22 +28,9 @@ def measure_epsilon(
     """Attack a mechanism: a lower bound on its epsilon at its delta, from answers about two inputs.
 
     Half of the answers about each input pick the event (a threshold on a score), the other half
-    count it; Clopper-Pearson bounds of both frequencies hold together.
-
-    Args:
-        mechanism: What gives the answers.
-        pair: (2, C), the logits of the two inputs.
-        answers: Drawn about each input, 100 or more.
-        confidence: Probability with which the bound holds, in (0, 1).
-
-    Returns:
-        The bound, in nats; 0 where nothing is told apart.
-
-    Raises:
-        ValueError: Fewer than 100 answers.
-
-    References:
-        Jagielski, Ullman and Oprea, NeurIPS 2020, section 4.
+    count it; Clopper-Pearson bounds of both frequencies hold together, with this confidence. In
+    nats; 0 where nothing is told apart. `pair`: the logits of the two inputs. ValueError on fewer
+    than 100 answers about each.
     """
     if answers < 100:
         raise ValueError(f"answers are {answers}, must be 100 or more; try 20000")

@@ -22,14 +22,5 @@ RANGES = {
 
 
 def check_epsilon(epsilon: float, mechanism: str = "laplace", name: str = "epsilon") -> None:
-    """Refuse an epsilon that a mechanism cannot keep.
-
-    Args:
-        epsilon: Privacy loss of one answer, in nats.
-        mechanism: Its name, as in `privacy.mechanism`.
-        name: Name of the value in a message.
-
-    Raises:
-        ValueError: It is out of range.
-    """
+    """Refuse an epsilon, in nats, that a mechanism cannot keep: ValueError, by the value's name."""
     RANGES.get(mechanism, POSITIVE).check(name, epsilon)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fedcel.runs.evaluation import predict_labelled as predict_labelled
     from fedcel.runs.evaluation import predict_references as predict_references
     from fedcel.runs.evaluation import write_evaluation as write_evaluation
-    from fedcel.runs.folder_lock import FolderWriter as FolderWriter
     from fedcel.runs.folder_lock import find_writer as find_writer
     from fedcel.runs.folder_lock import hold_folder as hold_folder
     from fedcel.runs.posterior import Posterior as Posterior
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from fedcel.runs.round_log import read_last_event as read_last_event
     from fedcel.runs.run_folder import Run as Run
     from fedcel.runs.run_folder import create_run as create_run
-    from fedcel.runs.run_folder import has_begun as has_begun
     from fedcel.runs.run_folder import open_run as open_run
     from fedcel.runs.run_folder import parse_run_settings as parse_run_settings
     from fedcel.runs.run_folder import read_run as read_run

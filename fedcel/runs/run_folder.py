@@ -114,20 +114,8 @@ def is_run(folder: Path) -> bool:
     )
 
 
-def has_begun(settings: Settings, folder: str | Path) -> bool:
-    """Whether a run that goes on has a complete round.
-
-    Args:
-        settings: Those that it would go on with.
-        folder: The run's folder.
-
-    Returns:
-        Whether it has; else it begins with round 1.
-
-    Raises:
-        RunError: It cannot go on: it is finished, or has other settings.
-    """
-    folder = Path(folder)
+def has_begun(settings: Settings, folder: Path) -> bool:
+    """Whether a run that goes on has a complete round; RunError where it cannot go on."""
     written = read_settings(folder)
     # None changes what is trained: only who carries it, when it is given up, what is measured.
     least = {"least_share": settings.strategy.least_share}

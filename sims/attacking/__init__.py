@@ -4,6 +4,5 @@
 """
 
 from sims.attacking.attacked_run import attack_run, catch_up
-from sims.attacking.observed_surfaces import list_observations
 
-__all__ = ["attack_run", "catch_up", "list_observations"]
+__all__ = ["attack_run", "catch_up"]

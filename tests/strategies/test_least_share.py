@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedcel.errors import RoundError
-from fedcel.runs import has_begun
+from fedcel.runs.run_folder import has_begun
 from fedcel.settings import Settings, parse_settings
 from sims.engines.simulated_grid import InMemoryGrid
 from tests.strategies.federation import Events, fail_at, train_nodes

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.privacy import Laplace, Mechanism, clip_rows, measure_epsilon
-from fedcel.privacy.empirical_bounds import epsilon_bound
+from fedcel.privacy import Laplace, Mechanism
+from fedcel.privacy.clip import clip_rows
+from fedcel.privacy.empirical_bounds import epsilon_bound, measure_epsilon
 from fedcel.privacy.protocol import PROTECTS
 from fedcel.runs.run_folder import Run
 from tests.bench import load

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from fedcel.privacy import clip_rows, clip_sensitivity
-from fedcel.privacy.clip import project_l1, project_simplex
+from fedcel.privacy import clip_sensitivity
+from fedcel.privacy.clip import clip_rows, project_l1, project_simplex
 
 KINDS = ("clamp", "l1", "probabilities")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from fedcel.privacy import LabelOnly, measure_epsilon
-from fedcel.privacy.empirical_bounds import distinguishing_scores, epsilon_bound
+from fedcel.privacy import LabelOnly
+from fedcel.privacy.empirical_bounds import distinguishing_scores, epsilon_bound, measure_epsilon
 
 
 def events(hits: int, count: int) -> torch.Tensor:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, laplace, norm
 
 from fedcel.privacy import (
-    ClipKind,
     Gaussian,
     Laplace,
     Mechanism,
     clip_sensitivity,
     perturb_rows,
 )
+from fedcel.privacy.clip import ClipKind
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.gaussian_calibration import calibrate_sigma
 from fedcel.privacy.noise_mechanisms import choose_grid

@@ -13,10 +13,10 @@ from fedcel.privacy import (
     Mechanism,
     OpenAnswers,
     OwnAnswers,
-    clip_rows,
     clip_sensitivity,
     private_logits,
 )
+from fedcel.privacy.clip import clip_rows
 from fedcel.settings import PrivacySettings, parse_settings
 
 KINDS = ("clamp", "l1", "probabilities")

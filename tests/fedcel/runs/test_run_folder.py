@@ -49,7 +49,6 @@ def test_a_run_is_read_by_the_text_of_its_path(
     stored(Path("mine"))
     run = fedcel.read_run("mine")
     assert run.folder == Path("mine") and len(run.samples) == 3
-    assert not runs.has_begun(run.settings, "mine")
     assert runs.find_writer("mine") is None
     with runs.hold_folder("mine"):
         assert runs.find_writer("mine")

@@ -11,10 +11,10 @@ from fedcel.losses.cel import MutualInformation, Plain
 from fedcel.privacy import (
     LabelOnly,
     Laplace,
-    clip_rows,
     compose_prices,
     perturb_rows,
 )
+from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import single

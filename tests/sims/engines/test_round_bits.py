@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedcel.leakage import SmashedData, optimal_leak
-from fedcel.runs import has_begun, read_run
+from fedcel.runs import read_run
+from fedcel.runs.run_folder import has_begun
 from sims.bench.run_cell import find_differences
 from tests.fedcel.seeded import seeded
 from tests.sims.trained import events, model, run
