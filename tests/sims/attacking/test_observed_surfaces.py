@@ -18,6 +18,7 @@ from fedcel.nets.cut import Cut, NoiseScale
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net
+from fedcel.privacy import KnownLaw
 from fedcel.settings import AttackSettings, Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
