@@ -64,8 +64,16 @@ def missing_extra_error(package: str, extra: str | None = None) -> MissingExtraE
 def require_extra(extra: str) -> None:
     """Refuse to begin what an extra is needed for: MissingExtraError for a missing package."""
     for package in list_packages(extra):
-        if find_spec(package) is None and (missing := missing_extra_error(package, extra)):
+        if not is_installed(package) and (missing := missing_extra_error(package, extra)):
             raise missing
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package, or a part of one, can be imported; nothing below its parent is run."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the parent is missing
+        return False
 
 
 def import_optional(module: str) -> ModuleType:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from fedcel import per_image
 from fedcel.attacks import AttackId
 from fedcel.errors import RunError
-from fedcel.files import write_json
+from fedcel.files import lock_file, write_json
 from sims.results.attack_results import (
     average_attacks,
     list_failures,
@@ -45,6 +45,12 @@ def read_bench_rows(folder: Path) -> list[BenchRow]:
     if not rows:
         raise RunError(f"{path} has no rows; run `fedcel bench` first")
     return hold_to_common(rows)
+
+
+def update_bench(folder: Path) -> list[BenchRow]:
+    """Give each row of a bench the attacks that its run has met by now; return the rows."""
+    with lock_file(folder / BENCH_LOCK):
+        return write_bench_rows(folder, read_bench_rows(folder))
 
 
 def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:

@@ -15,7 +15,6 @@ import torch
 import typer
 
 from carry_out import carry_out
-from fedcel.files import lock_file
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import catch_up
@@ -24,12 +23,7 @@ from sims.commands.options import Assignments, BenchFolder, Jobs, parse_numbers
 from sims.overrides import override_group, parse_overrides
 from sims.report import write_report
 from sims.results.attack_results import average_attacks, lacking_settings, requested_results
-from sims.results.bench_rows import (
-    BENCH_LOCK,
-    find_worst_attack,
-    read_bench_rows,
-    write_bench_rows,
-)
+from sims.results.bench_rows import find_worst_attack, read_bench_rows, update_bench
 from sims.results.columns import ACCURACY, POSITIONS
 from sims.results.intervals import measure_rows
 from sims.results.matched_accuracy import undefended_measures
@@ -99,8 +93,7 @@ def escalate(
         for budget in budgets
     ]
     attack_cells(larger, jobs)
-    with lock_file(folder / BENCH_LOCK):
-        write_bench_rows(folder, read_bench_rows(folder))
+    update_bench(folder)
 
 
 def nearest_rows(rows: Sequence[BenchRow], loss: float) -> list[BenchRow]:

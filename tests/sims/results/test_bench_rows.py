@@ -19,6 +19,7 @@ from sims.results.bench_rows import (
     hold_to_common,
     read_bench_rows,
     read_image_vectors,
+    update_bench,
     write_bench_rows,
 )
 from sims.results.intervals import row_vectors
@@ -72,7 +73,7 @@ def test_a_row_has_all_attacks_of_its_run(tmp_path: Path) -> None:
     ]
     assert columns == [("kernel", pytest.approx(0.05)), ("kernel", pytest.approx(0.06))]
     attack_run(tmp_path / "runs" / "1", "hybrid", 0.03)
-    write_bench_rows(tmp_path, rows)
+    update_bench(tmp_path)
     columns = [
         (r["worst-attack"], r["mse"]) for r in json.loads((tmp_path / "bench.json").read_text())
     ]
@@ -94,7 +95,7 @@ def test_images_are_of_no_other_number_of_targets(tmp_path: Path) -> None:
     """Four targets were attacked after ten: the mean of ten is that of its own ten."""
     bench(tmp_path)
     attack_run(tmp_path / "runs" / "0", "kernel", 0.01, targets=4)
-    rows = hold_to_common(write_bench_rows(tmp_path, read_bench_rows(tmp_path)))
+    rows = hold_to_common(update_bench(tmp_path))
     assert mean_errors(tmp_path, rows) == pytest.approx([0.05, 0.06])
 
 
