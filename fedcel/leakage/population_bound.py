@@ -242,7 +242,7 @@ def fit_law(
     form = choose_form(fitted, choosing)
     everything = join_messages(fitted, choosing)
     places = find_groups(everything, [form.groups])[form.groups]
-    mixtures = fit_mixtures(everything, places, form.is_shared)
+    mixtures = fit_mixtures(everything, places, fit_anywhere(everything), form.is_shared)
     nats = mix_in_strangers(divergences(everything, mixtures, form), form.stranger_share)
     is_heavy_tailed = any(map(has_heavy_tail, nats))
     return MessageLaw(mixtures, form, scale, len(everything.labels), is_heavy_tailed)
@@ -332,9 +332,9 @@ def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> Mixture
     if not len(choosing.labels):
         return MixtureForm(1, 1.0, True, False, STRANGER_SHARES[0])
     scores: dict[MixtureForm, float] = {}
-    places = find_groups(fitted, GROUPS)
+    places, anywhere = find_groups(fitted, GROUPS), fit_anywhere(fitted)
     for groups, is_shared in product(GROUPS, (True, False)):
-        mixtures = fit_mixtures(fitted, places[groups], is_shared)
+        mixtures = fit_mixtures(fitted, places[groups], anywhere, is_shared)
         projections = project_on_all(choosing, mixtures)
         for shrinkage, has_tails in product(SHRINKAGES, (False, True)):
             form = MixtureForm(groups, shrinkage, is_shared, has_tails, STRANGER_SHARES[0])
@@ -368,17 +368,24 @@ def find_groups(
     return places
 
 
+def fit_anywhere(fitted: GaussianMessages) -> Component:
+    """Return mean and spread of the features of all classes, without any noise."""
+    middle = fitted.mean.mean(0)
+    axes = find_axes(fitted.mean - middle, 1)
+    return Component(1.0, middle, *axes, other_dimensions=fitted.other_dimensions)
+
+
 def fit_mixtures(
-    fitted: GaussianMessages, places: dict[int, list[Int[Tensor, " _"]]], is_shared: bool
+    fitted: GaussianMessages,
+    places: dict[int, list[Int[Tensor, " _"]]],
+    anywhere: Component,
+    is_shared: bool,
 ) -> Mixtures:
     """Return means and spreads of the features of each class's groups, without any noise."""
     centred = torch.empty_like(fitted.mean)
     for members in chain.from_iterable(places.values()):
         centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
     common = find_axes(centred, sum(map(len, places.values()))) if is_shared else None
-    middle = fitted.mean.mean(0)
-    others = fitted.other_dimensions
-    anywhere = Component(1.0, middle, *find_axes(fitted.mean - middle, 1), other_dimensions=others)
     mixtures = {NOWHERE: (NOWHERE_SHARE, [anywhere])}
     for label, groups in places.items():
         count = sum(map(len, groups))
@@ -387,7 +394,7 @@ def fit_mixtures(
                 len(members) / count,
                 fitted.mean[members].mean(0),
                 *(common or find_axes(centred[members], 1)),
-                other_dimensions=others,
+                other_dimensions=fitted.other_dimensions,
             )
             for members in groups
         ]
