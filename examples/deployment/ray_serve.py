@@ -17,6 +17,7 @@ from ray import serve
 from clients.service.app import ServiceApp
 from clients.service.monitoring import configure_logs
 from clients.service.service import Limits, Service
+from clients.service.worker import ProcessWorker
 from fedcel.privacy.ledger import parse_ledger_address
 from fedcel.runs import run_folder
 from sims.commands.web_server import load_offer
@@ -46,7 +47,8 @@ def build(options: Options) -> serve.Application:
         run = run_folder.read_run(options.run)
         offer, _ = load_offer(run, {}, "torch", allow_chance=options.allow_chance)
         ledger = parse_ledger_address(options.ledger)
-        return ServiceApp(Service(offer, ledger, Limits(rate=options.rate), keys=options.keys))
+        limits, worker = Limits(rate=options.rate), ProcessWorker()  # it ends with the replica
+        return ServiceApp(Service(offer, ledger, limits, keys=options.keys, worker=worker))
 
     @serve.deployment(
         num_replicas=options.replicas,

@@ -51,7 +51,7 @@ def test_ray_gives_the_bits_of_one_process(tmp_path: Path) -> None:
     def main(grid: Grid, context: Context) -> None:
         outcomes.update(train_all(grid, tmp_path / "ray", **change))
 
-    with warnings.catch_warnings():
+    with allow_messages(), warnings.catch_warnings():  # a simulation leaves its identity behind
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)
         run_simulation(
             app,
