@@ -37,7 +37,7 @@ def server(folder: Path, names: list[str]) -> None:
     """Write an authority and the server's certificate for these names, signed by it."""
     root, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = called("federation authority")
-    signs = x509.KeyUsage(*[False] * 5, True, True, False, False)
+    signs = x509.KeyUsage(*[False] * 5, True, True, False, False)  # type: ignore[call-arg]
     until = datetime.now(UTC) + timedelta(days=AUTHORITY_DAYS)
     authority = begun(issuer, issuer, root.public_key(), until)
     authority = authority.add_extension(x509.BasicConstraints(True, 0), True)

@@ -60,4 +60,4 @@ def build(options: Options) -> serve.Application:
     class PrivateService:
         """One replica."""
 
-    return PrivateService.bind()
+    return PrivateService.bind()  # type: ignore[attr-defined,no-any-return]  # Serve adds it

@@ -92,7 +92,7 @@ def end_with_thread(failure: threading.ExceptHookArgs) -> None:
 
 if __name__ == "__main__":
     threading.excepthook = end_with_thread
-    fleet_http_connection.FleetHttpClient = NodeClient
+    fleet_http_connection.FleetHttpClient = NodeClient  # type: ignore[attr-defined]
     health.watch(health.read_url("http"))
     flower_supernode()
     end_process("its loop over messages has ended")
