@@ -1,13 +1,14 @@
 """Draw accuracy against bits from the kept rows: python docs/extensions/result_figures.py.
 
 Each data set has two charts of the same axes in `docs/figures`: losses, and rivals, noise alone and
-the undefended net in both. CIFAR-10 in full has one: of the population bound, because nearly all
-its exact bits are at their maximum. A variant has one colour and one marker in all charts.
+the undefended net in both. CIFAR-10 in full has one of all variants and one of three cuts, of the
+population bound, because nearly all its exact bits are at their maximum. A variant has one colour
+and one marker in all charts; in that of the cuts, each cut has a colour.
 """
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +65,13 @@ NAMES = {
     "narrow": "noise, 16 values",
     "narrow-cluster": "cluster, 16 values",
 }
+CUTS = {
+    "shallow": ("frontier-cifar-shallow.json", "#0072b2"),
+    "middle": ("frontier-cifar-full.json", "#c98500"),
+    "deep": ("frontier-cifar-deep.json", "#009e73"),
+}
+"""Rows and colour of each cut."""
+CUT_VARIANTS = ("none", "noise", "plain", "cluster", "narrow")
 BITS_SHOWN = (1.0, 1000.0)
 """Ends of the axis of the population bound."""
 
@@ -109,6 +117,22 @@ def make_chart(frontier: Frontier) -> Chart:
     return frontier.make(summaries, looks)
 
 
+def make_cuts_chart() -> Chart:
+    """Return the chart of the same variants at all cuts."""
+    whole = {
+        cut: make_chart(Frontier(file, make=make_population_trade_off))
+        for cut, (file, _) in CUTS.items()
+    }
+    series = [
+        one._replace(name=f"{cut}: {NAMES[variant]}", look={**one.look, "color": CUTS[cut][1]})
+        for cut, chart in whole.items()
+        for variant in CUT_VARIANTS
+        for one in chart.series
+        if one.name == NAMES[variant]
+    ]
+    return Chart(series, {**whole["middle"].axis, "xlim": (1.0, 30_000.0)})
+
+
 def split_chart(chart: Chart, charts: Mapping[str, Sequence[str]] = CHARTS) -> dict[str, Chart]:
     """Return the charts of some variants each, on the axes of all."""
     parts = {}
@@ -135,14 +159,22 @@ def digest_points(chart: Chart) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def write_figures(folder: Path) -> None:
-    """Draw every figure into a folder; each says what points it shows."""
+def list_figures() -> Iterator[tuple[str, Chart, str]]:
+    """Yield the name of every figure, its chart, and the digest of the points behind it."""
     for name, frontier in FRONTIERS.items():
         chart = make_chart(frontier)
         for part, drawing in split_chart(chart, frontier.charts).items():
-            write_chart(drawing, folder, f"{name}-{part}")
-            with (folder / f"{name}-{part}.svg").open("a") as svg:
-                svg.write(f"<!-- points {digest_points(chart)} -->\n")
+            yield f"{name}-{part}", drawing, digest_points(chart)
+    cuts = make_cuts_chart()
+    yield "frontier-cifar-cuts", cuts, digest_points(cuts)
+
+
+def write_figures(folder: Path) -> None:
+    """Draw every figure into a folder; each says what points it shows."""
+    for name, chart, digest in list_figures():
+        write_chart(chart, folder, name)
+        with (folder / f"{name}.svg").open("a") as svg:
+            svg.write(f"<!-- points {digest} -->\n")
 
 
 if __name__ == "__main__":
