@@ -202,9 +202,9 @@ def list_convolutions(
     else:
         layers.append(nn.Conv2d(width, channels, 3, padding=1))
     surplus = [less * 2**doublings - side for less, side in zip(start, sides, strict=True)]
-    if any(surplus):  # the middle is kept: margins are negative
-        (above, before), (rows, columns) = (more // 2 for more in surplus), surplus
-        layers.append(nn.ZeroPad2d((-before, before - columns, -above, above - rows)))
+    if any(surplus):  # margins below 0 cut images to their middle
+        rows, columns = [(-(more // 2), more // 2 - more) for more in surplus]
+        layers.append(nn.ZeroPad2d((*columns, *rows)))
     return layers
 
 

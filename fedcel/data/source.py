@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from pydantic import Field
 from torch import Tensor
 
@@ -59,17 +60,24 @@ class Source(Kind, table="data", selector="source", shares_table=True):
         """List the class folders, in text that a message can hold; none of most sources."""
         return []
 
+    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
+        """Bring images to the size and colours that the settings ask for."""
+        return x
+
     def prepare(self, images: Images, where: str) -> Images:
-        """Check images and fit them to the settings; DataError names `where`."""
+        """Check images and bring them to size; DataError names `where`."""
         check_images(images, where)
-        size, grey = getattr(self, "size", 0), getattr(self, "grey", False)
-        return images._replace(x=fit_images(images.x, size=size, grey=grey, where=where))
+        return images._replace(x=self.fit(images.x, where))
 
 
 class SizedSource(Source):
     """Source of images that may be resized."""
 
     size: int = Field(0, ge=0, description="Side in pixels to resize images to; 0: no resizing.")
+
+    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
+        """Resize images."""
+        return fit_images(x, size=self.size, grey=False, where=where)
 
 
 class FileSource(SizedSource):
@@ -104,6 +112,10 @@ class ColourSource(FileSource):
     """Source of images that may have colours."""
 
     grey: bool = Field(False, description="Whether colours are converted to luminance.")
+
+    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
+        """Resize images, and make them grey."""
+        return fit_images(x, size=self.size, grey=self.grey, where=where)
 
 
 class Digits(SizedSource):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, isfinite, log2
 from statistics import median
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -232,9 +232,15 @@ def group_cuts(cuts: Sequence[CountedCut], count: int) -> Iterator[list[CountedC
     yield group
 
 
-Message = tuple[nn.Module, nn.Module, tuple[int, ...], Float[Tensor, "N V"], int]
-"""Halves of the model, shape and values of what the first sends of the images, and its MACs beyond
-those of the layer that is cut."""
+class Message(NamedTuple):
+    """Halves of the model, and what the first sends of the images."""
+
+    encoder: nn.Module
+    head: nn.Module
+    shape: tuple[int, ...]
+    features: Float[Tensor, "N D"]
+    macs: int = 0
+    """Beyond those of the layer that is cut."""
 
 
 @dataclass(kw_only=True)
@@ -309,13 +315,13 @@ class CutBench:
             measured = len(self.images)
             fitting, features = features[:-measured], features[-measured:]
         if not 0 < self.values < cut.point.features:
-            return encoder, head, shape, features, 0
+            return Message(encoder, head, shape, features)
         encoder, head = narrow_features(
             encoder, head, fitting, shape=shape, values=self.values, seed=self.seed
         )
         reader = cast(nn.Linear, encoder[-1])
         values = reader(place_images(features, reader)).cpu()
-        return encoder, head, (reader.out_features,), values, reader.weight.numel()
+        return Message(encoder, head, (reader.out_features,), values, reader.weight.numel())
 
     def measure(
         self,

@@ -139,8 +139,10 @@ class FolderWriter(NamedTuple):
             return False
         try:
             os.kill(self.process, 0)
-        except (OSError, OverflowError) as error:
-            return isinstance(error, ProcessLookupError)  # else it is another user's
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):  # another user's
+            return False
         return False
 
     @property

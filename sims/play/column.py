@@ -243,8 +243,6 @@ def describe_column(
     probabilities = prediction.samples.double()
     posterior = column.posterior(sent, level, is_own=position == count)
     best = posterior.topk(min(GUESSES, len(posterior)))
-    images = torch.cat([column.candidates.x, image[None]])  # one of one's own is the last
-    labels = [*column.candidates.y.tolist(), label]
     rebuilt = column.rebuild(sent, level) | {"average": column.averages[label]}
     return {
         "sigma": column.net.cut.sigma * level.factor,
@@ -257,10 +255,8 @@ def describe_column(
             for name, picture in rebuilt.items()
         },
         "guesses": [
-            {
-                "position": place,
-                "label": labels[place],
-                "pixels": encode_pixels(images[place]),
+            describe_guess(column, image, label, place)
+            | {
                 "is-right": place == position,
                 "probability": probability,
             }
@@ -286,6 +282,16 @@ def describe_column(
             "bald": float(bald(probabilities)[0]),
         },
     }
+
+
+def describe_guess(
+    column: Column, image: Float[Tensor, "C H W"], label: int, place: int
+) -> dict[str, Any]:
+    """Return a candidate; the one behind the test images is the image itself."""
+    x, y = column.candidates
+    if place < len(y):
+        image, label = x[place], int(y[place])
+    return {"position": place, "label": label, "pixels": encode_pixels(image)}
 
 
 def find_label(column: Column, image: Float[Tensor, "C H W"]) -> int:
