@@ -47,6 +47,8 @@ class LinearLayers(TorchFunctionMode):
         super().__init__()
         self._last: tuple[Tensor, Tensor, FrozenConvolution] | None = None
         """Output, input and layer of the last convolution."""
+        self._versions: tuple[int, ...] = ()
+        """Of that output and input, which grow when a layer writes into them."""
 
     def __torch_function__(
         self,
@@ -63,6 +65,7 @@ class LinearLayers(TorchFunctionMode):
                 layer = read_convolution(options, CONVOLUTIONS[func])
                 outputs: Tensor = Convolution.apply(options["input"], layer)
                 self._last = (outputs, options["input"], layer)
+                self._versions = count_writes(self._last[:2])
                 return outputs
         if func is functional.batch_norm:
             options = dict(zip(BATCH_NORM_NAMES, args, strict=False)) | dict(kwargs)
@@ -76,8 +79,9 @@ class LinearLayers(TorchFunctionMode):
         scale, shift = read_normalisation(options)
         if self._last is not None and self._last[0] is images:
             _, inputs, layer = self._last
-            result: Tensor = Convolution.apply(inputs, layer.rescale(scale, shift))
-            return result
+            if count_writes((images, inputs)) == self._versions:  # no layer in between, in place
+                result: Tensor = Convolution.apply(inputs, layer.rescale(scale, shift))
+                return result
         shape = (1, -1, *[1] * (images.dim() - 2))
         return torch.addcmul(shift.view(shape), images, scale.view(shape))
 
@@ -153,6 +157,11 @@ class FrozenConvolution:
         groups = self.weight.view(self.groups, -1, *self.weight.shape[1:]).transpose(1, 2)
         weight = groups.flatten(0, 1).flip(dimensions).contiguous()
         return FrozenConvolution(weight, None, self.stride, padding, self.dilation, self.groups)
+
+
+def count_writes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Count the operations that wrote into each tensor, as PyTorch does."""
+    return tuple(tensor._version for tensor in tensors)
 
 
 def is_frozen(options: Mapping[str, Any], dimensions: int) -> bool:

@@ -229,11 +229,13 @@ def read_deviations(noise: Noise, features: Float[Tensor, "B D"]) -> Float[Tenso
                 f"noise gives {tuple(getattr(sigma, 'shape', ()))} for features "
                 f"{tuple(features.shape)}, must be a tensor of the same shape"
             )
-        if features.requires_grad and not sigma.requires_grad and (sigma != sigma[0]).any():
-            raise ValueError(
-                "noise differs from image to image and has no gradient; compute it from the "
-                "features with PyTorch, outside torch.no_grad"
-            )
+        if features.requires_grad and not sigma.requires_grad:
+            others = noise(features.detach().float().cos())
+            if (sigma != others).any():
+                raise ValueError(
+                    "noise depends on the features and has no gradient; compute it from the "
+                    "features with PyTorch, outside torch.no_grad"
+                )
         sigma = sigma.to(features)
     else:
         sigma = read_noise(noise, 0.0, features.detach())

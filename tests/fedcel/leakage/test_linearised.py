@@ -346,6 +346,39 @@ def test_convolutions_are_differentiated_as_pytorch_does() -> None:
     assert not any(name.startswith("NativeBatchNorm") for name in names)
 
 
+class Preactivated(nn.Sequential):
+    """A block whose shortcut is added in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + layers(x)."""
+        changed: Tensor = super().forward(x)
+        changed += x
+        return changed
+
+
+def test_layers_in_place_behind_a_convolution() -> None:
+    """Normalisation takes what they wrote, and not the convolution's own output."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.BatchNorm2d(4),
+            Preactivated(nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 3),
+            nn.BatchNorm2d(4),
+        ).double()
+        net(torch.rand(20, 1, 4, 4).double())  # statistics
+        net.eval()
+        image = torch.rand(1, 1, 4, 4).double()
+    channel = LocalChannel(net, image, noise=1.0)
+    with torch.no_grad():
+        torch.testing.assert_close(channel.features, net(image).flatten(1))
+    jacobian = torch.autograd.functional.jacobian(lambda x: net(x).flatten(), image).flatten(1)
+    torch.testing.assert_close(channel.push(image)[0], jacobian @ image.flatten())
+
+
 def test_threads_change_no_number() -> None:
     """Of estimates and of maps: each image has random vectors of its own."""
 
@@ -454,6 +487,17 @@ def test_noise_that_depends_on_the_image() -> None:
         torch.testing.assert_close(rows[place].T @ rows[place], truth, rtol=1e-5, atol=1e-5)
     push = channel.push(images)
     torch.testing.assert_close(push.double(), torch.einsum("bfd,bd->bf", rows, images.flatten(1)))
+
+
+def test_noise_without_a_gradient_is_a_constant() -> None:
+    """Of a single image, too, where no other shows that it depends on the features."""
+    net, image = bent_net(5).double(), draw_images(1)
+    constant = LocalChannel(net, image, noise=lambda z: torch.full_like(z, 0.3).detach())
+    of_mean, of_noise = constant.push(image).chunk(2, 1)
+    torch.testing.assert_close(of_mean, LocalChannel(net, image, noise=0.3).push(image))
+    assert not of_noise.any()
+    with pytest.raises(ValueError, match="noise depends on the features and has no gradient"):
+        LocalChannel(net, image, noise=lambda z: 0.1 + z.detach().square())
 
 
 def test_a_gradient_without_a_gradient() -> None:
