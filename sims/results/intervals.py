@@ -55,14 +55,16 @@ def estimate_samples(values: Float[np.ndarray, "S n"]) -> Estimate:
     """Return a mean over n training seeds, and its 95 % interval over seeds and images.
 
     The first sample is the images as measured, the others are bootstrap samples: without any the
-    interval is over seeds only. NaN is left out.
+    interval is over seeds only. A seed without samples, all of them NaN, is left out of the
+    spread over images, and so is a sample that is NaN for another seed.
 
     References:
         Owen, 2007, section 3: the two parts add as variances.
     """
-    of_seeds, images = estimate(values[0].tolist()), values[1:].mean(1)
+    of_seeds, is_sampled = estimate(values[0].tolist()), ~np.isnan(values[1:]).all(0)
+    images = values[1:, is_sampled].sum(1) / max(1, is_sampled.sum())
     images = images[~np.isnan(images)]
-    if of_seeds.half is None or len(images) < 2:
+    if of_seeds.half is None or not is_sampled.any() or len(images) < 2:
         return of_seeds
     half = math.hypot(of_seeds.half, NORMAL_QUANTILE * stdev(images.tolist()))
     return Estimate(of_seeds.mean, half)

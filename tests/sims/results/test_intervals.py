@@ -99,6 +99,18 @@ def test_the_parts_add_as_variances() -> None:
     assert estimate_samples(values[:, :2]).half is None
 
 
+def test_a_seed_without_samples_takes_none_from_the_others() -> None:
+    """Their spread over images stands; a sample that another seed lacks is left out."""
+    draw = np.random.default_rng(0)
+    values = 0.1 * draw.normal(size=(200, 1)) + 1e-3 * draw.normal(size=(200, 4))
+    lacking = values.copy()
+    lacking[1:, 3] = np.nan
+    whole, part = estimate_samples(values).half, estimate_samples(lacking).half
+    assert whole is not None and part == pytest.approx(whole, rel=0.01)
+    lacking[7, 0] = np.nan
+    assert estimate_samples(lacking).half == pytest.approx(whole, rel=0.02)
+
+
 def coverage(of_seeds: float, of_images: float, of_both: float) -> tuple[float, float]:
     """Return how often intervals over seeds alone, and over both, hold the true mean, 0."""
     draw = np.random.default_rng(5)
