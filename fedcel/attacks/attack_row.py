@@ -37,6 +37,8 @@ class AttackId(NamedTuple):
     """Among how many images the right one was looked for."""
     seconds_limit: float = 0.0
     """The most seconds that it was given; 0: no limit."""
+    upload: str = ""
+    """Images, steps and received model behind an attacked update; empty of other observations."""
 
     @property
     def on_one_inference(self) -> bool:
@@ -60,6 +62,8 @@ class AttackConditions(Record):
     """Images among which the right one is picked."""
     seconds_limit: Number = None
     """The most seconds that the attack was given; None: no limit."""
+    upload: str = ""
+    """Images, steps and received model behind an attacked update; empty of other observations."""
 
     @property
     def id(self) -> AttackId:

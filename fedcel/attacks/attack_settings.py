@@ -40,3 +40,8 @@ class AttackSettings(Options):
     def candidates(self) -> int:
         """Images to pick the right one from: 100, or all targets where they are fewer."""
         return min(MAX_CANDIDATES, self.targets or MAX_CANDIDATES)
+
+    @property
+    def upload(self) -> str:
+        """Images, steps and received model behind an attacked update."""
+        return f"batch {self.batch}, steps {self.local_steps}, model {self.received}"

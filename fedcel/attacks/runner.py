@@ -191,6 +191,8 @@ class _AttackRun:
                 observation=named.attack.observes,
                 knowledge=self.settings.knowledge,
             )
+            if row.observation == UPDATE:
+                row = row.with_results(upload=self.settings.upload)
             try:
                 chosen = [find_surface(named.attack, surfaces)]
             except ValueError as error:

@@ -229,6 +229,6 @@ def read_attack_vectors(folder: Path) -> per_image.Vectors:
 
 def attack_vector_name(attack: AttackId, measure: str) -> str:
     """Return the name of an attack's scores per target."""
-    conditions = attack if attack.seconds_limit else attack[:-1]
+    conditions = attack[:-2] + tuple(filter(None, attack[-2:]))
     parts = ("" if value is None else f"{value}" for value in conditions)
     return per_image.APART.join([*parts, measure])

@@ -12,7 +12,12 @@ from fedcel import per_image
 from fedcel.attacks import AttackId, AttackOutcome, AttackRow
 from fedcel.errors import RunError
 from fedcel.settings import AttackSettings
-from sims.results.attack_results import average_attacks, group_by_attack, write_result
+from sims.results.attack_results import (
+    average_attacks,
+    group_by_attack,
+    read_attack_rows,
+    write_result,
+)
 from sims.results.bench_rows import (
     common_attacks,
     find_worst_attack,
@@ -245,6 +250,20 @@ def test_the_order_of_rows_decides_nothing() -> None:
     for order in permutations(rows):
         worst = {row.variant: row.worst for row in hold_to_common(order)}
         assert worst == {"a": hybrid, "b": hybrid, "c": None}
+
+
+def test_uploads_of_other_clients_are_other_attacks(tmp_path: Path) -> None:
+    """A client with eight images hides none with one; the same upload again takes its place."""
+    for batch, seeds, mse in ((1, 3, 0.5), (8, 3, 0.1), (1, 1, 0.0)):
+        settings = AttackSettings(names="gradient-inversion", batch=batch, seeds=seeds)
+        row = AttackRow(attack="gradient-inversion", observation="update", seed=0, mse=mse)
+        outcome = AttackOutcome([row.with_results(upload=settings.upload)], {}, {})
+        write_result(tmp_path, settings, outcome)
+    rows = read_attack_rows(tmp_path)
+    assert [(row.upload, row.mse) for row in rows] == [
+        ("batch 8, steps 1, model first", 0.1),
+        ("batch 1, steps 1, model first", 0.0),
+    ]
 
 
 def test_rows_of_other_budgets_are_other_attacks() -> None:
