@@ -144,7 +144,7 @@ def digest_pixels(image: Shaped[Tensor, "*shape"]) -> bytes:
     Returns:
         128 bits.
     """
-    values = image.detach().contiguous().numpy()
+    values = image.detach().cpu().contiguous().view(torch.uint8).numpy()  # which has no bfloat16
     return blake2b(values.data, digest_size=16).digest()
 
 

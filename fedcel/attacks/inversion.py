@@ -40,7 +40,7 @@ from fedcel.nets import (
     split_outputs,
     switch_to_evaluation,
 )
-from fedcel.ranges import NON_NEGATIVE, POSITIVE, check_whole
+from fedcel.ranges import CHANCE, NON_NEGATIVE, POSITIVE, check_whole
 from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -363,8 +363,11 @@ def observe_encoder(
         )
     if module is None and head is not None:
         raise NetError("head is given for an encoder that gives no gradient; leave it out")
-    cut, scale, unit = Cut(1.0, 0.0 if callable(noise) else dropout), None, None
+    CHANCE.check("dropout", dropout)
+    cut, scale, unit = Cut(1.0, dropout), None, None
     if callable(noise):
+        if dropout:
+            raise ValueError(f"dropout is {dropout} beside a function as noise, must be 0")
         scale = LearnedNoiseLayer(noise)
     else:
         sigma = read_noise(noise, dropout, features.double())

@@ -16,13 +16,13 @@ from torch.nn.functional import one_hot
 from fedcel.errors import NetError
 from fedcel.leakage.calibrate_noise import LeakTarget, fit_noise
 from fedcel.leakage.channel_numbers import count_passes
-from fedcel.leakage.image_prior import ImagePrior, fit_image_prior
+from fedcel.leakage.image_prior import ImagePrior, fit_image_prior, read_pixels
 from fedcel.leakage.leakage import Leakage
 from fedcel.leakage.linearised import LinearisedChannels, LinearisedLeak, linearise
 from fedcel.leakage.measure_leakage import measure_leakage
 from fedcel.leakage.measured_cuts import ANSWER, CutComparison, CutLimits, MeasuredCut
 from fedcel.leakage.noisy_head import ROUNDING, NoisyHead, choose_targets
-from fedcel.metrics import NORMAL_QUANTILE
+from fedcel.metrics import mean_half_width
 from fedcel.nets import (
     CountedCut,
     CutPoint,
@@ -35,7 +35,7 @@ from fedcel.nets import (
 )
 from fedcel.progress import listen_to_progress, tell_progress
 from fedcel.ranges import check_whole
-from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, to_labels
 from fedcel.torch_state import make_generator, usual_torch_state
 
 MOST_CUTS = 12
@@ -104,7 +104,9 @@ def compare_cuts(
         ValueError: Images or labels are not allowed, or features are not finite.
     """
     limits = limits or CutLimits()
-    stack = to_tensor(images, "images").float()
+    stack = read_pixels(images).float()
+    if not at or (isinstance(at, str) and at not in ("thinned", "all")):
+        raise ValueError(f"at is {at!r}, must be 'thinned', 'all' or a list of layers' names")
     check_whole("linearised", linearised, 2)
     check_whole("values", values, 0)
     if len(stack) < MIN_IMAGES:
@@ -114,7 +116,6 @@ def compare_cuts(
             f"there are {len(stack)} images, must be {least} or more with values {values}: one "
             "half decides what is read"
         )
-    check_features(stack.flatten(1), "images")
     y = None if labels is None else to_labels(labels, len(stack)).cpu()
     everything = stack
     if values:
@@ -359,6 +360,10 @@ class CutBench:
         linearised, noise_for_leak = self.measure_picture(cut, sender, noise, rms)
         self.advance(begin + self.linearising_passes(cut) - self.finished)
         losses = is_right.double() - right
+        count, mean_loss = len(losses), float(losses.mean())
+        half_width = mean_half_width(
+            mean_loss, float(losses.var()) / count, count - 1, low=-1, high=1, rare=1 / count
+        )
         return MeasuredCut(
             layer=layer,
             encoder=encoder,
@@ -372,8 +377,8 @@ class CutBench:
             noise=noise,
             noise_for_leak=noise_for_leak,
             accuracy=float(right.mean()),
-            loss=100 * float(losses.mean()),
-            loss_half_width=100 * NORMAL_QUANTILE * float(losses.std()) / len(losses) ** 0.5,
+            loss=100 * mean_loss,
+            loss_half_width=100 * half_width,
             leak=leak,
             linearised=linearised,
         )

@@ -56,14 +56,14 @@ def read_noise(
     if (is_wrong := ~((sigma >= 0) & (sigma < inf))).any():
         wrong = float(sigma[is_wrong].flatten()[0])
         raise ValueError(f"noise is {wrong}, must be finite and at least 0")
+    if sigma.dim() == 2 and bool((sigma == sigma[0]).all()):
+        sigma = sigma[0]
     if sigma.dim() < 2:
         if (sigma > 0).any() and not (sigma > 0).all():
             raise ValueError(
                 "noise is 0 for some features only; must be above 0 for all, or 0 for all"
             )
         return sigma.expand(width)
-    if bool((sigma == sigma[0]).all()):
-        return sigma[0]
     if dropout or not (sigma > 0).all():
         raise ValueError(
             f"noise of each image is {float(sigma.min()):g} at least, dropout {dropout}: noise "

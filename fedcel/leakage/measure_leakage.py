@@ -23,7 +23,7 @@ from fedcel.leakage.population_bound import (
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, as_module, encode_images
 from fedcel.ranges import SHARE, check_whole
-from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, digest_pixels, to_labels, to_tensor
 from fedcel.torch_state import make_generator, usual_torch_state
 
 PAIRS_AT_ONCE = 2**19  # of a message and an image in memory; after so many, progress is told
@@ -139,6 +139,11 @@ def measure_leakage(
         has_labels=has_labels,
     )
     check_strangers(images, reference_images)
+    if reference is not None and reference[0].shape[1] != table.shape[1]:
+        raise ValueError(
+            f"reference images have {reference[0].shape[1]} features, the images "
+            f"{table.shape[1]}; give features of one encoder"
+        )
     reference_sigma = sigma
     if reference is not None and callable(noise):
         reference_sigma = read_noise(noise, dropout, reference[0])
@@ -442,7 +447,7 @@ def check_strangers(images: ArrayLike | None, reference_images: ArrayLike | None
     if images is None or reference_images is None:
         return
     stacks = (to_tensor(images, "images"), to_tensor(reference_images, "reference_images"))
-    measured, fitted = ({row.tobytes() for row in stack.cpu().numpy()} for stack in stacks)
+    measured, fitted = (set(map(digest_pixels, stack)) for stack in stacks)
     common = len(measured & fitted)
     if common:
         raise ValueError(

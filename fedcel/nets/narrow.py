@@ -103,8 +103,8 @@ def narrow_features(
     table = features.float().cpu()
     mean = table.mean(0)
     centred = table - mean
-    scale = (len(gradients) * count) ** 0.5
-    u, shares, v = torch.linalg.svd((gradients @ centred.T).double() / scale, full_matrices=False)
+    u, shares, v = decompose_product(gradients, centred)
+    shares = shares / (len(gradients) * count) ** 0.5
     size = min(values, int((shares > LEAST_SHARE * shares[0]).sum()))
     if not size:
         raise NetError("the head's logits depend on no value of the cut")
@@ -121,6 +121,22 @@ def narrow_features(
         nn.Sequential(encoder, nn.Flatten(), reader),
         nn.Sequential(writer, nn.Unflatten(1, shape), head),
     )
+
+
+def decompose_product(
+    first: Float[Tensor, "G D"], second: Float[Tensor, "N D"]
+) -> tuple[Float[Tensor, "G k"], Float[Tensor, " k"], Float[Tensor, "k N"]]:
+    """Return the singular values of first @ second^T and their directions, as PyTorch's SVD does.
+
+    Of more rows than columns the factors of both are decomposed, which have only D rows.
+    """
+    count, width = second.shape
+    if count <= width:
+        return torch.linalg.svd((first @ second.T).double(), full_matrices=False)
+    first_basis, first_factor = torch.linalg.qr(first.double())
+    second_basis, second_factor = torch.linalg.qr(second.double())
+    u, shares, v = torch.linalg.svd(first_factor @ second_factor.T, full_matrices=False)
+    return first_basis @ u, shares, v @ second_basis.T
 
 
 def pull_gradients(

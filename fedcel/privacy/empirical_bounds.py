@@ -34,7 +34,7 @@ def measure_epsilon(
     """
     if answers < 100:
         raise ValueError(f"answers are {answers}, must be 100 or more; try 20000")
-    first, second = (mechanism.answer(row.expand(answers, -1)) for row in pair)
+    first, second = (mechanism.answer(row.expand(answers, -1)).double() for row in pair)
     half = answers // 2
     delta = mechanism.delta
     best_bound = -math.inf

@@ -104,6 +104,8 @@ class LabelOnly:
     def _find_tops(self, logits: Float[Tensor, "B C"]) -> Int[np.ndarray, " B"]:
         """Return the top class of each row."""
         check_logits(logits, self.classes)
+        if logits.dtype == torch.bfloat16:  # which NumPy does not have
+            logits = logits.float()
         rows: np.ndarray = logits.numpy(force=True)
         tops: Int[np.ndarray, " B"] = rows.argmax(1)  # small groups: torch takes twice as long
         return tops

@@ -123,6 +123,11 @@ def test_results_in_words_numbers_and_pictures(tmp_path: Path) -> None:
         ({"labels": TARGET_LABELS}, ValueError, "give labels and auxiliary_labels, or neither"),
         ({"noise": None}, ValueError, "noise is missing"),
         ({"noise": [0.0] * 4 + [0.1] * 4}, ValueError, "noise is 0 for some features only"),
+        (
+            {"noise": lambda z: 0.1 + z.square(), "dropout": 0.5},
+            ValueError,
+            "dropout is 0.5 beside a function as noise, must be 0",
+        ),
         ({"attacks": "decoder"}, ValueError, "must be a list of names"),
         ({"attacks": ["optimal"]}, ValueError, "call measure_leakage"),
         ({"attacks": ["decodr"]}, SettingsError, "did you mean 'decoder'"),

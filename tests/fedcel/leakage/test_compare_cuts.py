@@ -3,6 +3,7 @@
 from dataclasses import replace
 from importlib import import_module
 from math import log2
+from typing import Any
 
 import pytest
 import torch
@@ -266,6 +267,23 @@ def test_refusals(
     """Each says what is wrong."""
     with pytest.raises(error, match=message):
         fedcel.compare_cuts(model, *make_images(), **options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "message"),
+    [
+        (torch.uint8, {}, "torch.uint8, must be .* floating numbers.*: divide bytes by 255"),
+        (torch.float32, {"at": "copies"}, "at is 'copies', must be 'thinned', 'all' or a list"),
+        (torch.float32, {"at": []}, r"at is \[\], must be"),
+    ],
+)
+def test_images_and_layers_are_checked_first(
+    dtype: torch.dtype, options: dict[str, Any], message: str
+) -> None:
+    """Bytes, one name as text, and no name at all are refused."""
+    images, labels = make_images()
+    with pytest.raises(ValueError, match=message):
+        fedcel.compare_cuts(Funnel(), images.to(dtype), labels, **options)
 
 
 def test_the_first_layer_with_nan_is_named() -> None:

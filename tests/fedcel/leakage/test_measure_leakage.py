@@ -417,6 +417,14 @@ REFUSALS = [
     ({"noise": -0.1}, "noise is -0.1.*must be finite and at least 0"),
     ({"noise": float("nan")}, "noise is nan, must be finite"),
     ({"noise": [0.1, 0.2, 0.0, 0.1, 0.1]}, "noise is 0 for some features only; must be above 0"),
+    (
+        {"noise": lambda z: torch.ones_like(z) * (torch.arange(5) > 0)},
+        "is 0 for some features only",
+    ),
+    (
+        {"reference_features": FEATURES[:, :4], "reference_labels": LABELS},
+        "reference images have 4 features, the images 5",
+    ),
     ({"noise": [0.1, 0.2]}, r"noise is of shape \(2,\), must be one number or \(5,\)"),
     ({"dropout": 1.0}, "dropout is 1.0, must be at least 0 and below 1"),
     ({"candidates": 1}, "candidates is 1, must be 2 or more"),

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.errors import NetError
+from fedcel.nets.narrow import decompose_product
 
 SHAPE = (2, 3, 4)
 
@@ -52,6 +53,16 @@ def test_fewer_values_lose_no_more_than_they_must() -> None:
     least = torch.linalg.svdvals(logits - logits.mean(0))[3:].square().sum()
     error = (logits - guessed).square().sum()
     assert 1 - 1e-4 <= error / least <= 1.05
+
+
+@pytest.mark.parametrize("count", [20, 200])
+def test_a_product_is_decomposed_by_its_factors(count: int) -> None:
+    """With fewer rows than columns and with more: the product is what its parts give."""
+    first, second = torch.randn(30, 24), torch.randn(count, 24)
+    u, shares, v = decompose_product(first, second)
+    torch.testing.assert_close((u * shares @ v).float(), first @ second.T, atol=1e-4, rtol=1e-4)
+    assert len(shares) == min(24, count)
+    torch.testing.assert_close(u.T @ u, torch.eye(len(shares)).double())
 
 
 def test_noise_harms_each_value_alike() -> None:

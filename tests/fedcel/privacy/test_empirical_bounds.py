@@ -1,6 +1,7 @@
 """Measured epsilons: closed forms, and that they promise nothing."""
 
 from math import inf, log
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +40,8 @@ def test_a_known_epsilon_is_nearly_reached() -> None:
     mechanism = LabelOnly(1.0, 3)
     assert 0.6 < measure_epsilon(mechanism, torch.stack([first, second]), 5000, 0.999) < 1.0
     assert measure_epsilon(mechanism, torch.stack([first, first]), 1000, 0.999999) == 0
+    in_single = SimpleNamespace(answer=lambda rows: mechanism.answer(rows).float(), delta=0.0)
+    assert 0.6 < measure_epsilon(in_single, torch.stack([first, second]), 5000, 0.999) < 1.0
     with pytest.raises(ValueError, match="answers are 99"):
         measure_epsilon(mechanism, torch.stack([first, second]), 99)
 

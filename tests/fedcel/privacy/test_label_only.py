@@ -42,6 +42,14 @@ def test_the_law_of_the_labels() -> None:
     assert chisquare(counts).pvalue > ALPHA
 
 
+def test_logits_of_every_floating_type() -> None:
+    """NumPy, which finds the largest, has no bfloat16."""
+    logits = 4 * torch.eye(3)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        row = LabelOnly(1.0, 3).answer_without_noise(logits.to(dtype))
+        assert row.argmax(1).tolist() == [0, 1, 2]
+
+
 def test_softmax_of_an_answer_is_the_chance_of_each_class() -> None:
     """e^eps/(e^eps + C - 1) at the label, the others alike."""
     (row,) = LabelOnly(1.0, 3).answer(torch.zeros(1, 3)).softmax(1)
