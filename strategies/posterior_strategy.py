@@ -87,6 +87,8 @@ class PosteriorStrategy(FedAvg):
         self.shapes = shapes
         self.device_size = device_size
         self.first_round = state.round  # Flower's numbers begin after it
+        self.note_repeat: Callable[[], None] = lambda: None
+        """Called before clients are asked for the updates of a round again."""
         self.recount = False  # whether nodes of a resumed run may hold other numbers of images
         self.registry = NodeRegistry({}, {}, state.has_node_data)
         self.request: RoundRequest | None = None
@@ -123,7 +125,7 @@ class PosteriorStrategy(FedAvg):
         """
         if reason := describe_failure(reply):
             return reason
-        partition = self.registry.partitions.get(reply.metadata.src_node_id)
+        partition = self._partitions.get(reply.metadata.src_node_id)
         if self.request is None or partition is None or partition not in self.request.weights:
             return "it is from a node that was not asked"
         return find_reply_fault(reply, self._expected_reply(self.request, partition))
@@ -177,6 +179,8 @@ class PosteriorStrategy(FedAvg):
             returned = self._await_nodes(grid, config, lost, deadline)
             again, sent = self._address({k: contents[k] for k in returned})
             self._sent += sent
+            if again:
+                self.note_repeat()
             return [*grid.send_and_receive(again, timeout=self.settings.strategy.timeout)]
 
         self._send_again = send_again
@@ -244,23 +248,26 @@ class PosteriorStrategy(FedAvg):
     def _recover_lost(self, replies: list[Message], request: RoundRequest) -> list[Message]:
         """Return a round's replies; later ones of lost nodes that the round cannot do without."""
         deadline = self._find_deadline()
-        while self._send_again:
-            clients = {
-                find_sender(reply, self.registry.partitions, self._sent)
-                for reply in replies
-                if is_node_lost(reply)
-            }
+        while self._send_again and time.monotonic() < deadline:
+            clients = {self._find_client(reply) for reply in replies if is_node_lost(reply)}
             if not (lost := self._find_indispensable(clients, request)):
                 break
             if not (later := self._send_again(lost, deadline)):
                 break
-            renewed = {find_sender(reply, self.registry.partitions, self._sent) for reply in later}
+            renewed = {self._find_client(reply) for reply in later}
             replies = [
-                reply
-                for reply in replies
-                if find_sender(reply, self.registry.partitions, self._sent) not in renewed
+                reply for reply in replies if self._find_client(reply) not in renewed
             ] + later
         return replies
+
+    @property
+    def _partitions(self) -> dict[int, int]:
+        """Partitions by node, of those too that were asked in this round and are replaced now."""
+        asked = {metadata.dst_node_id: k for metadata, k in self._sent}
+        return asked | self.registry.partitions
+
+    def _find_client(self, reply: Message) -> int:
+        return find_sender(reply, self._partitions, self._sent)
 
     def _find_deadline(self) -> float:
         """Monotonic time until which a round that begins now waits for nodes."""
@@ -322,7 +329,7 @@ class PosteriorStrategy(FedAvg):
         valid: dict[int, RecordDict] = {}
         rejected: list[Rejection] = []
         for reply in replies:
-            partition = find_sender(reply, self.registry.partitions, self._sent)
+            partition = self._find_client(reply)
             reason = "a second reply" if partition in valid else describe_failure(reply)
             if reason is None and partition not in selected:
                 reason = "it is from a node that was not asked"
@@ -361,7 +368,7 @@ class PosteriorStrategy(FedAvg):
                 f"{name} returned {reason!r:.60}, must return a reason in words or None"
             )
         if reason is None and (shared := self._incarnations.find_shared_key(reply)):
-            self._shared_keys[self.registry.partitions[reply.metadata.src_node_id]] = shared
+            self._shared_keys[self._find_client(reply)] = shared
             return shared.describe()
         return reason
 

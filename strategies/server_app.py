@@ -106,6 +106,7 @@ def train_over_grid(
         requirements[record_names.CLASS_NAMES] = names
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
+        strategy.note_repeat = run.note_next_round
     quiet = filter_log(first_round=run.state.round)
     with blame_strategy(settings), suppress(_ConvergedError), quiet:
         strategy.start(

@@ -9,8 +9,10 @@ its noises can be tried without any key.
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from hashlib import sha256, shake_256
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 import torch
@@ -36,23 +38,19 @@ def load_device_key(path: str | Path | None) -> bytes:
         return secrets.token_bytes(KEY_BYTES)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        mode = path.stat().st_mode & 0o777
-        key = path.read_bytes()
-        if mode & 0o077:
-            raise RunError(f"{path} is open to others (mode {mode:o}); chmod it to 600") from None
-        if len(key) != KEY_BYTES:
-            raise RunError(
-                f"{path} holds {len(key)} bytes, a device key has {KEY_BYTES}; remove it"
-            ) from None
-        return key
-    with os.fdopen(handle, "wb") as file:
-        key = secrets.token_bytes(KEY_BYTES)
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
+    if not path.exists():
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+            with suppress(FileExistsError):  # another process was first
+                os.link(file.name, path)  # whole, or not there
+    mode = path.stat().st_mode & 0o777
+    key = path.read_bytes()
+    if mode & 0o077:
+        raise RunError(f"{path} is open to others (mode {mode:o}); chmod it to 600")
+    if len(key) != KEY_BYTES:
+        raise RunError(f"{path} holds {len(key)} bytes, a device key has {KEY_BYTES}; remove it")
     return key
 
 

@@ -133,6 +133,11 @@ class SentMessages:
 
     def _read_new_lines(self, file: IO[bytes]) -> None:
         """Read what was written since the last time, by any process."""
+        if os.fstat(file.fileno()).st_size < self._offset:
+            raise RunError(
+                f"{self._path} is shorter than before: it was replaced or cut off while it is in "
+                "use, and what was sent is not known any more; put it back and start again"
+            )
         file.seek(self._offset)
         lines, newline, remainder = file.read().rpartition(b"\n")
         for line in filter(None, lines.split(b"\n")):

@@ -56,6 +56,11 @@ class SplitClient:
     def __init__(
         self, url: str, key: str, builder: DeviceBuilder, verify: str | Path | bool = True
     ) -> None:
+        if not (key and key.isascii() and key.isprintable()):
+            raise ServiceError(
+                "the key holds a sign that none has, such as an end of line; give it as "
+                "`fedcel ledger keys` prints it"
+            )
         self._key = key
         self._process = os.getpid()
         self._http = httpx.Client(
@@ -146,6 +151,8 @@ class SplitClient:
                     if len(body) > limit:
                         raise ServiceError(f"the reply is longer than {limit} bytes")
                 return HttpReply(reply.status_code, reply.headers, bytes(body))
+        except httpx.DecodingError as error:
+            raise ServiceError(f"the reply cannot be decoded: {error}") from None
         except httpx.TransportError as error:
             if "certificate" in str(error).lower():  # to try again would not help
                 raise ServiceError(

@@ -127,7 +127,9 @@ class EvaluationClient(NumPyClient):
         values = []
         for answer in answers:
             if isinstance(answer, Refusal):
-                raise ValueError(describe_refusal(answer, account))
+                paid = sum(not isinstance(other, Refusal) for other in answers)
+                hint = f"; {paid} others of the query are paid, and free when asked again alone"
+                raise ValueError(describe_refusal(answer, account) + (hint if paid else ""))
             values.append(json.loads(answer.body)["values"])
         return np.asarray(values, np.float32)
 

@@ -63,10 +63,15 @@ def renew(folder: Path, names: list[str]) -> None:
     names = names or read_names(folder / "server.crt")
     own = ec.generate_private_key(ec.SECP256R1())
     certificate = certify(own, names, root, authority)
-    for name in ("server.key", "server.crt"):
-        (folder / name).replace(folder / f"{name}.old")
-    write(folder / "server.key", private(own, PrivateFormat.PKCS8))
-    write(folder / "server.crt", certificate, 0o644)
+    pair = {"server.key": private(own, PrivateFormat.PKCS8), "server.crt": certificate}
+    for name, data in pair.items():  # whole, and beside the old pair before that is touched
+        (folder / f"{name}.new").unlink(missing_ok=True)
+        create(folder / f"{name}.new", data, 0o644 if name.endswith(".crt") else 0o600)
+    for name in pair:
+        if (folder / name).exists():
+            (folder / name).replace(folder / f"{name}.old")
+        (folder / f"{name}.new").replace(folder / name)
+        print(folder / name)
 
 
 def certify(
@@ -135,11 +140,16 @@ def private(key: ec.EllipticCurvePrivateKey, how: PrivateFormat) -> bytes:
 
 
 def write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a new file that only its owner reads, unless `mode` says else; never replace one."""
+    """Write a new file, as `create` does, and print its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    create(path, data, mode)
+    print(path)
+
+
+def create(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Create a file that only its owner reads, unless `mode` says else; never replace one."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
-    print(path)
 
 
 def main(words: list[str]) -> int:

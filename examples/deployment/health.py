@@ -12,6 +12,7 @@ import ssl
 import sys
 import threading
 from http.client import HTTPException
+from itertools import pairwise
 from urllib.request import urlopen
 
 SECONDS = 10.0  # within which it has to answer, and between two questions of a watch
@@ -61,10 +62,18 @@ def watch(url: str) -> None:
 
 def read_url(scheme: str) -> str:
     """Return where the process that was started with these options answers."""
-    options = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    options = read_options()
     host = options.get("--host", "127.0.0.1")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    if "--port" not in options:
+        sys.exit("give --port PORT: this program asks its own server there whether it is healthy")
     return f"{scheme}://{host}:{options['--port']}/health"
+
+
+def read_options() -> dict[str, str]:
+    """Return the options of this process by name, of both forms: --port 9092 and --port=9092."""
+    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
+    return dict(pairwise(words))
 
 
 if __name__ == "__main__":

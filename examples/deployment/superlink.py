@@ -179,7 +179,7 @@ def allow_files() -> None:
 
 def check_certificate() -> None:
     """Exit where the SuperLink's own processes could not reach it: runs would stand still."""
-    options = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    options = health.read_options()
     path = Path(options.get("--ssl-certfile", ""))
     if not path.is_file():  # Flower says so
         return

@@ -277,7 +277,8 @@ def _decode_picture(picture: "PIL.Image.Image", size: int, grey: bool) -> Decode
         pixels = torch.from_numpy(levels / np.float32(2**bits - 1)).clamp(max=1)
     elif (mode := (MODES | ALPHA_MODES).get(upright.mode)) is None:
         allowed = ", ".join([*MODES, *ALPHA_MODES, DEEP_MODES[0]])
-        raise PictureFaultError(f"is of mode {upright.mode}, must be of {allowed}")
+        clear = " with transparency" if is_clear else ""
+        raise PictureFaultError(f"is of mode {upright.mode}{clear}, must be of {allowed}")
     else:
         if is_clear:
             upright, shows_white = _lay_on_white(upright)

@@ -132,7 +132,8 @@ def decompose_product(
     """
     count, width = second.shape
     if count <= width:
-        return torch.linalg.svd((first @ second.T).double(), full_matrices=False)
+        u, shares, v = torch.linalg.svd((first @ second.T).double(), full_matrices=False)
+        return u, shares, v
     first_basis, first_factor = torch.linalg.qr(first.double())
     second_basis, second_factor = torch.linalg.qr(second.double())
     u, shares, v = torch.linalg.svd(first_factor @ second_factor.T, full_matrices=False)

@@ -109,9 +109,10 @@ def refuse_occupied(folder: str | Path) -> None:
 
 def is_run(folder: Path) -> bool:
     """Whether a run was begun in a folder: one that ended before left its settings at most."""
-    return folder.exists() and not (
-        folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK, "settings.toml"}
-    )
+    if not folder.is_dir():
+        return folder.exists()
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".settings.toml.")}
+    return not names <= {LOCK, "settings.toml"}
 
 
 def has_begun(settings: Settings, folder: Path) -> bool:

@@ -69,7 +69,7 @@ class ServerRun:
         self._chain.delete_after(self.state.round)
         self._trace = run_folder.open_trace(folder, self.state.round)
         self._clock = time.perf_counter()
-        self._note_next_round()
+        self.note_next_round()
 
     @property
     def is_over(self) -> bool:
@@ -127,7 +127,7 @@ class ServerRun:
         self.state = follow_goal(parts, state, measured, report.plan)
         # Last of a round's files: what a resumed run goes on from is never ahead of the others.
         run_folder.write_state(self._folder, self.state)
-        self._note_next_round()
+        self.note_next_round()
         self._show_round(event)
         return self.state
 
@@ -135,7 +135,7 @@ class ServerRun:
         """Write the last global model."""
         run_folder.write_model(self._folder, self.state)
 
-    def _note_next_round(self) -> None:
+    def note_next_round(self) -> None:
         """Note that the next round's noisy updates are requested, if there is one."""
         if self.settings.update.noise and not self.is_over:
             run_folder.write_requested_round(self._folder, self.state.round + 1)

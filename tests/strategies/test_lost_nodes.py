@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from clients import make_client_app
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
 from fedcel.runs import Event
+from fedcel.runs.run_folder import read_requested_rounds
 from fedcel.settings import parse_settings
 from sims.engines.simulated_grid import InMemoryGrid
 from strategies import node_registry, posterior_strategy
@@ -93,6 +94,60 @@ def test_nodes_that_stay_away_end_the_run_once_the_timeout_is_over(
     monkeypatch.setattr(CutGrid, "looks", 10**9)
     with pytest.raises(RoundError, match=r"no client of 3 .*Node Unavailable"):
         train(tmp_path / "cut", CutGrid, **{"strategy.timeout": 0.1})
+
+
+def test_noisy_updates_that_are_asked_for_again_are_accounted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes were lost once they had trained: a server that listens has two updates of round 2."""
+    monkeypatch.setattr(posterior_strategy, "_LOOK_SECONDS", 0.0)
+    noisy = {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.5}
+    train(tmp_path / "cut", CutGrid, **noisy)
+    assert read_requested_rounds(tmp_path / "cut") == [1, 2, 2, 3]
+    train(tmp_path / "calm", **noisy)
+    assert read_requested_rounds(tmp_path / "calm") == [1, 2, 3]
+
+
+class DyingGrid(InMemoryGrid):
+    """A grid on which the process of a node dies in each training, and is started again."""
+
+    def _deliver(self, message: Message) -> str:
+        key = super()._deliver(message)
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 3:
+            error = Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable")
+            self.replies[key] = Message(error, reply_to=message)
+        return key
+
+
+def test_a_node_that_dies_in_each_training_holds_a_round_until_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is back at once each time, and asked again."""
+    monkeypatch.setattr(posterior_strategy, "_LOOK_SECONDS", 0.0)
+    with pytest.raises(RoundError, match="Node Unavailable"):
+        train(tmp_path / "run", DyingGrid, **{"strategy.timeout": 0.5, "strategy.least-share": 1.0})
+
+
+class ReplacedGrid(CutGrid):
+    """A grid on which a node is lost in round 2, and another replaced while that is waited for."""
+
+    cut_off = (1,)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are there: 9 in the place of 2, once that has answered."""
+        if self._is_cut and 9 not in self.contexts:
+            first = self.contexts.pop(2)
+            self.contexts[9] = Context(1, 9, first.node_config, RecordDict(), {})
+        return super().get_node_ids()
+
+
+def test_an_answer_counts_though_its_node_is_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All three clients are in the model of each round."""
+    monkeypatch.setattr(posterior_strategy, "_LOOK_SECONDS", 0.0)
+    _, rounds = train(tmp_path / "cut", ReplacedGrid, **{"strategy.least-share": 1.0})
+    assert [event["rejected"] for event in rounds] == [[]] * 3
 
 
 def test_a_round_that_has_its_share_waits_for_nobody(

@@ -112,6 +112,35 @@ def test_a_certificate_is_renewed_by_its_own_authority_alone(tmp_path: Path) -> 
     assert (tmp_path / "pki" / "server.crt").read_bytes() == served
 
 
+def test_a_renewal_that_fails_leaves_the_pair_in_use(tmp_path: Path) -> None:
+    """The disk is full (no file may grow); a renewal after that goes on as if nothing were."""
+    pki = tmp_path / "pki"
+    assert certificates("server", pki, "server.example").returncode == 0
+    old = {path.name: path.read_bytes() for path in pki.iterdir()}
+    words = (sys.executable, FOLDER / "certificates.py", "renew", pki)
+    full = subprocess.run(
+        ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", *map(str, words)], capture_output=True
+    )
+    assert full.returncode != 0
+    assert {name: (pki / name).read_bytes() for name in old} == old
+    assert certificates("renew", pki).returncode == 0
+    greet(pki, "server.example", pki / "ca.crt")
+    assert (pki / "server.key.old").read_bytes() == old["server.key"]
+
+
+@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
+def test_a_program_knows_its_servers_address(
+    form: str, monkeypatch: pytest.MonkeyPatch, door: ModuleType
+) -> None:
+    """Of options in both forms; without a port it says what to give."""
+    words = ["x.py", *form.format("--host", "10.0.0.1").split()]
+    monkeypatch.setattr(sys, "argv", [*words, *form.format("--port", "9192").split()])
+    assert door.health.read_url("https") == "https://10.0.0.1:9192/health"
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="give --port PORT"):
+        door.health.read_url("https")
+
+
 def load_program(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
     spec = importlib.util.spec_from_file_location(f"{name}_program", FOLDER / f"{name}.py")

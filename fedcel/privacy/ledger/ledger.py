@@ -318,7 +318,10 @@ class Ledger:
 
     def export(self, path: str | Path) -> None:
         """Write the log as JSON lines, whole or not at all; an older file is replaced."""
-        write_whole(Path(path), "".join(row.to_json() for row in self.rows()))
+        path = Path(path)
+        if isinstance(self.address, Path) and path.exists() and path.samefile(self.address):
+            raise SettingsError(f"{path} is the ledger itself; name another file for its log")
+        write_whole(path, "".join(row.to_json() for row in self.rows()))
 
     def verify(self) -> list[str]:
         """Recompute links and balances from the log, and compare.

@@ -1,5 +1,6 @@
 """The device: the same image is the same message, counted before it leaves."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,25 @@ def test_key_and_count_survive_a_restart(tmp_path: Path) -> None:
     assert again.build_message(IMAGES[0]) == first
     assert len(again.sent) == 1 == len(sent.read_text().splitlines())
     assert load_device_key(None) != load_device_key(None)
+
+
+def test_two_processes_that_start_at_once_have_one_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that comes second takes the key of the first, which is whole or not there."""
+    path, link = tmp_path / "device.key", os.link
+
+    def come_second(source: str, target: Path) -> None:
+        other = tmp_path / "other.key"
+        other.write_bytes(b"1" * 32)
+        other.chmod(0o600)
+        link(other, target)
+        other.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", come_second)
+    assert load_device_key(path) == b"1" * 32
+    assert [file.name for file in tmp_path.iterdir()] == ["device.key"]
 
 
 def test_each_message_counts_with_the_bits_of_its_own_model(tmp_path: Path) -> None:

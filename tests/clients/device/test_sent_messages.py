@@ -18,6 +18,21 @@ def test_a_damaged_count_is_refused(tmp_path: Path) -> None:
         SentMessages(path)
 
 
+@pytest.mark.parametrize("text", [None, ""])
+def test_a_count_that_is_lost_while_it_is_in_use_stops_sending(
+    tmp_path: Path, text: str | None
+) -> None:
+    """Removed or cut off: new messages would not be counted against the limit."""
+    path = tmp_path / "sent.txt"
+    phone = device(sent=SentMessages(path))
+    phone.build_message(IMAGES[0])
+    path.unlink() if text is None else path.write_text(text)
+    for image in IMAGES[1:3]:
+        with pytest.raises(RunError, match="is shorter than before.*put it back"):
+            phone.build_message(image)
+    assert not path.read_text()
+
+
 @pytest.mark.parametrize("kept", [1, 31, 32, 33, 35, 49, 50, 60, 82])
 def test_a_line_that_was_cut_off_counts_as_sent(tmp_path: Path, kept: int) -> None:
     """Of the most bits, once, and of every group, wherever the power went."""

@@ -98,6 +98,13 @@ def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
             assert ledger.balance("phone").spent == spent > 10_000 * MICRO
 
 
+@pytest.mark.parametrize("key", ["", "fedcel_abc\n", "fedcel_“"])
+def test_a_key_that_no_header_takes_is_refused(key: str) -> None:
+    """As read from a file with its end of line; the network is not to blame."""
+    with pytest.raises(ServiceError, match="the key .*such as an end of line"):
+        SplitClient("http://127.0.0.1:1", key, OWNER)
+
+
 @pytest.mark.parametrize(
     "url", ["http://example.org", "ftp://localhost", "example.org", "http://127.0.0.1.org", ""]
 )

@@ -39,6 +39,19 @@ def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None
     assert not np.array_equal(client.query(ROWS), client.query(ROWS))
 
 
+def test_a_query_that_is_paid_in_part_says_so(tmp_path: Path) -> None:
+    """Two of three messages at 4 epsilon of 9: these cost nothing when they are asked again."""
+    flat = build_workspace_net(S)
+    client = EvaluationClient(S, flat, select_client_images(S, 0), [flat.vector.clone()])
+    account = Account(tmp_path / "ledger.db", "flower-1")
+    with Ledger.open(account.ledger) as ledger:
+        ledger.admit("flower-1", 9 * MICRO)
+        with pytest.raises(ValueError, match="epsilon 1 left.*; 2 others of the query are paid"):
+            client.query(ROWS, account)
+        assert client.query(ROWS[:2], account).shape == (2, 10)
+        assert ledger.balance("flower-1").remaining == MICRO
+
+
 def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
     """It is not the account that lacks anything; nothing is charged."""
     flat = build_workspace_net(S)

@@ -54,6 +54,7 @@ def test_a_run_is_read_by_the_text_of_its_path(
         assert runs.find_writer("mine")
     with runs.open_run("new", parse_settings({})):
         assert Path("new/settings.toml").exists()
+    Path("new/.settings.toml.x1").touch()  # of a process that was killed while it wrote
     runs.create_run("new", parse_settings({"seed": 2}))  # of the first no round is lost
     assert runs.read_settings("new").seed == 2
     Path("new/events.jsonl").touch()

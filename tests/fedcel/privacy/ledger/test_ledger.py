@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedcel.errors import LedgerError
+from fedcel.errors import LedgerError, SettingsError
 from fedcel.privacy.ledger import MICRO, Balance, Charge, Ledger, Receipt, Refusal
 from fedcel.privacy.ledger.database import LedgerDatabase
 from fedcel.privacy.ledger.ledger import LogEntry, WriteTransaction, audit_ledger, link_entry
@@ -263,6 +263,19 @@ def test_the_log_is_exported_as_it_is(ledger: Ledger, tmp_path: Path) -> None:
     ]
     assert [row["answer"] for row in rows] == [None, sha256(b"answer").hexdigest()]
     assert [row["link"] for row in rows] == [row.link.hex() for row in ledger.rows()]
+
+
+def test_a_log_does_not_replace_its_own_ledger(tmp_path: Path) -> None:
+    """Budgets and charges would be gone; by another name of the file, too."""
+    path = tmp_path / "ledger.db"
+    with Ledger.open(path) as ledger:
+        ledger.grant("ann", MICRO)
+        (tmp_path / "link.db").symlink_to(path)
+        for name in ("ledger.db", "link.db"):
+            with pytest.raises(SettingsError, match="is the ledger itself; name another file"):
+                ledger.export(tmp_path / name)
+    with Ledger.open(path) as ledger:
+        assert ledger.balance("ann").remaining == MICRO
 
 
 EDITS = {
