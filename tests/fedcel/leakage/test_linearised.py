@@ -370,7 +370,7 @@ def test_layers_in_place_behind_a_convolution() -> None:
             nn.BatchNorm2d(4),
         ).double()
         net(torch.rand(20, 1, 4, 4).double())  # statistics
-        net.eval()
+        net.eval().requires_grad_(requires_grad=False)
         image = torch.rand(1, 1, 4, 4).double()
     channel = LocalChannel(net, image, noise=1.0)
     with torch.no_grad():
