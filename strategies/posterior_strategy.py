@@ -263,8 +263,8 @@ class PosteriorStrategy(FedAvg):
     @property
     def _partitions(self) -> dict[int, int]:
         """Partitions by node, of those too that were asked in this round and are replaced now."""
-        asked = {metadata.dst_node_id: k for metadata, k in self._sent}
-        return asked | self.registry.partitions
+        requested = {metadata.dst_node_id: k for metadata, k in self._sent}
+        return requested | self.registry.partitions
 
     def _find_client(self, reply: Message) -> int:
         return find_sender(reply, self._partitions, self._sent)

@@ -126,8 +126,8 @@ def make_attack_line(attack: AttackRow, *texts: str) -> Line:
     """Return the line of one attack; the optimal attacker identifies, too."""
     if attack.identification_1 is None:
         attack = attack.model_copy(update={"identification_1": attack.identification_optimal})
-    seen = attack.observation + (f" of {attack.upload}" if attack.upload else "")
-    conditions = (attack.attack, seen or DASH, attack.knowledge or DASH)
+    observation = attack.observation + (f" of {attack.upload}" if attack.upload else "")
+    conditions = (attack.attack, observation or DASH, attack.knowledge or DASH)
     return measure_records((*texts, *conditions), [attack])
 
 
