@@ -170,10 +170,12 @@ def label_only_epsilon(accuracy: float, loss: float, classes: int) -> float:
     """Return the epsilon at which labels by themselves lose no more than an accuracy.
 
     With chance p of the truth, (1 - p)/(C - 1) of any other label, an answer is right with chance
-    a p + (1 - a)(1 - p)/(C - 1), a the accuracy of the net's own labels, above 1 / C; this is
+    a p + (1 - a)(1 - p)/(C - 1), a the accuracy of the net's own labels; this is
     solved for p = e^eps/(e^eps + C - 1). Epsilon is 0 where a guess is good enough, infinite where
     nothing may be lost.
     """
+    if accuracy - loss <= 1 / classes:
+        return 0.0
     by_chance = (1 - accuracy) / (classes - 1)
     truth = (accuracy - loss - by_chance) / (accuracy - by_chance)
     if truth >= 1:

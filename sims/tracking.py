@@ -201,7 +201,7 @@ def load_trackers(names: Sequence[str]) -> dict[str, TrackerFactory]:
 
 
 class RunTracking:
-    """The trackers of one run, made when its first round has ended; each that fails is left out."""
+    """Trackers of one run, made when a round or the run has ended; each that fails is left out."""
 
     def __init__(
         self, factories: Mapping[str, TrackerFactory], folder: Path, settings: Settings
@@ -213,15 +213,13 @@ class RunTracking:
     def log_round(self, event: Event) -> None:
         """Hand on the numbers of a round."""
         self._number = int(str(event["round"]))
-        settings = flatten_settings(dump_settings(self._settings))
-        while self._waiting:
-            name, factory = self._waiting.popitem()
-            with self._guard(name):
-                self._trackers[name] = factory(self._folder, settings)
+        self._make_trackers()
         self._log_scores(dict(list_numbers(event)))
 
     def log_result(self) -> None:
         """Hand on the scores of the finished run, and the exact attacker's guesses."""
+        self._number = self._number or self._settings.rounds  # which were done before a resumption
+        self._make_trackers()
         result = read_json(self._folder / RESULT_FILE)
         assert isinstance(result, dict)
         self._log_scores({f"final/{key}": value for key, value in list_numbers(result)})
@@ -233,6 +231,14 @@ class RunTracking:
     def close(self, *, is_finished: bool) -> None:
         """Let the trackers write what is left."""
         self._tell(lambda tracker: tracker.close(is_finished=is_finished))
+
+    def _make_trackers(self) -> None:
+        """Make the trackers that there are not yet."""
+        settings = flatten_settings(dump_settings(self._settings))
+        while self._waiting:
+            name, factory = self._waiting.popitem()
+            with self._guard(name):
+                self._trackers[name] = factory(self._folder, settings)
 
     def _log_scores(self, scores: Mapping[str, float]) -> None:
         self._tell(lambda tracker: tracker.log_scores(scores, self._number))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from result_rows import compare_variants
 
-from sims.report.chart import INK, Chart, write_chart
+from sims.report.chart import INK, Chart, Note, write_chart
 from sims.report.figures import Looks, make_bits_trade_off, make_trade_off
 from sims.report.summary import Summary
 from sims.results.columns import find_columns
@@ -130,7 +130,14 @@ def make_cuts_chart() -> Chart:
         for one in chart.series
         if one.name == NAMES[variant]
     ]
-    return Chart(series, {**whole["middle"].axis, "xlim": (1.0, 30_000.0)})
+    axis = {**whole["middle"].axis, "xlim": (1.0, 30_000.0)}
+    notes = [
+        Note(f"↓ {point.y:.0f} %", point.x, one.look["color"])
+        for one in series
+        for point in one.points
+        if point.y <= axis["ylim"][0]
+    ]
+    return Chart(series, axis, notes=notes)
 
 
 def split_chart(chart: Chart, charts: Mapping[str, Sequence[str]] = CHARTS) -> dict[str, Chart]:

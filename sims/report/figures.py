@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from fedcel.attacks import AttackId
 from fedcel.posterior import MAX_R_HAT
 from fedcel.settings import MIN_ESS, burn_in_rounds
 from sims.report.chart import (
@@ -178,20 +179,37 @@ def average_points(pairs: Iterable[tuple[int, float]]) -> list[Point]:
 def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart:
     """Chart the error of trained attacks on images held out from their training, by epoch.
 
-    Mean over training and attack seeds, and their range as a band; the curves of one variant share
-    its look. Where trainings ended at different epochs the mean is over those that went on.
+    Mean over training and attack seeds, and their range as a band. Attacks of other conditions have
+    curves of their own; all of one variant share its look. Where trainings ended at other epochs,
+    the mean is over those that went on.
     """
     series = []
     for summary in summaries:
-        errors: dict[str, list[tuple[int, float]]] = {}
+        errors: dict[AttackId, list[tuple[int, float]]] = {}
         for attack in (attack for run in summary.runs for attack in run.attacks):
             if attack.learning_curve:
-                errors.setdefault(attack.attack, []).extend(attack.learning_curve)
+                errors.setdefault(attack.id, []).extend(attack.learning_curve)
+        names = name_apart(errors)
         series += [
-            Series(f"{summary.label}, {name}", looks[summary.variant], average_points(pairs))
-            for name, pairs in errors.items()
+            Series(f"{summary.label}, {names[key]}", looks[summary.variant], average_points(pairs))
+            for key, pairs in errors.items()
         ]
     return Chart(series, {"xlabel": "epoch", "ylabel": "MSE on held-out images"})
+
+
+def name_apart(attacks: Iterable[AttackId]) -> dict[AttackId, str]:
+    """Return the names of attacks, with the conditions in which those of one name differ."""
+    keys = list(attacks)
+    names = {}
+    for key in keys:
+        same = [other for other in keys if other.attack == key.attack]
+        differing = [
+            str(value)
+            for place, value in enumerate(key)
+            if value not in ("", None) and len({other[place] for other in same}) > 1
+        ]
+        names[key] = ", ".join([key.attack, *differing])
+    return names
 
 
 def make_reliability(summaries: Sequence[Summary], looks: Looks) -> Chart:

@@ -230,7 +230,9 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     }
     matched = [s for s in useful if costs[s] <= MATCHED_POINTS + 1e-9]
     if not matched:
-        nearest = min(defended, key=lambda s: costs[s])
+        nearest = min(useful or defended, key=lambda s: costs[s])
+        if costs[nearest] <= MATCHED_POINTS + 1e-9:  # it learned nothing, as its measures say
+            return Verdict(summaries, "", base, nearest, is_nearest=True)
         outcome = (
             f"Every defence costs more than 2 points of the undefended {where} accuracy, "
             f"{percent(before, 1)}; the nearest, {nearest.label}, costs {costs[nearest]:.1f}."

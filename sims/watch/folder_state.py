@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcel.files import read_toml
+from fedcel.posterior import MAX_R_HAT
 from fedcel.runs import find_writer, read_settings
 from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, Settings, burn_in_rounds
 from sims.results.bench_rows import hold_to_common
@@ -68,6 +69,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
         "bits-every": settings.bits_every,
         "judged-from": MIN_SAMPLED_ROUNDS,
         "least-ess": MIN_ESS,
+        "most-r-hat": MAX_R_HAT,
         "clients": settings.clients_per_round or settings.clients,
         "setup": describe_setup(settings),
         "seconds": sum(event.seconds or 0.0 for event in events),

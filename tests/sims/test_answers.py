@@ -87,6 +87,8 @@ def test_epsilon_of_labels_alone() -> None:
     assert 0.9 * p + 0.1 * (1 - p) / 9 == pytest.approx(0.85)
     assert label_only_epsilon(0.9, 0.0, 10) == inf
     assert label_only_epsilon(0.9, 0.85, 10) == 0
+    for accuracy, classes in ((0.1, 10), (0.5, 2), (0.05, 10)):  # a guess, or worse
+        assert label_only_epsilon(accuracy, 0.0, classes) == 0
 
 
 def test_keeping_fewer_messages_and_answering_them_again() -> None:

@@ -126,6 +126,22 @@ def test_a_training_that_fails_ends_the_trackers(tmp_path: Path) -> None:
     assert made[0].endings == [False] and made[0].scores == {1: {"accuracy": 0.5}}
 
 
+def test_a_run_that_is_resumed_to_be_measured_is_tracked(plain: Path, tmp_path: Path) -> None:
+    """All its rounds were done when it was stopped: scores and picture are of the last one."""
+    made = list[Recorder]()
+
+    def make(folder: Path, settings: Mapping[str, Any]) -> Recorder:
+        made.append(Recorder(folder, settings))
+        return made[0]
+
+    with track_run({"good": make}, plain, SETTINGS):
+        pass  # no round is left
+    (recorder,) = made
+    assert recorder.endings == [True] and list(recorder.scores) == [6]
+    assert "final/bits-beyond-label" in recorder.scores[6]
+    assert [(name, number) for name, number, _ in recorder.pictures] == [(FINAL, 6)]
+
+
 def replay(folder: Path, name: str) -> None:
     """Hand a finished run to a tracker, round by round."""
     with track_run(load_trackers([name]), folder, SETTINGS) as listen:

@@ -138,6 +138,12 @@ def test_trained_attacks_have_their_learning_curve(make_bench: Make) -> None:
     assert series.name == f"{summary.label}, decoder"
     assert series.points[0] == (1, pytest.approx(0.3), None, None, (0.2, 0.4), "")
     assert series.points[1][:2] == (2, 0.2)
+    other = attacks[1].model_copy(update={"knowledge": "training-size"})
+    held_out = attacks[0].model_copy(update={"knowledge": "held-out"})
+    apart = replace(run, attacks=(held_out, other))
+    chart = figures.make_learning_curve([replace(summary, runs=(apart,))], looks)
+    names = [f"{summary.label}, decoder, {name}" for name in ("held-out", "training-size")]
+    assert [series.name for series in chart.series] == names
     bare = replace(run, attacks=())
     assert not figures.make_learning_curve([replace(summary, runs=(bare,))], looks).series
 
