@@ -76,6 +76,17 @@ def map_on_threads(function: Callable[..., Result], *arguments: Iterable[Any]) -
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one of PyTorch's threads; the caller's number is back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
 def usual_torch_state() -> Iterator[None]:
     """Compute with gradients, outside inference mode, by default in float32 on the processor.
 

@@ -75,7 +75,11 @@ def _turn_images(
     angle, size = turn * MAX_TURN, 1 + scale * MAX_SCALE
     cos, sin = angle.cos() / size, angle.sin() / size
     side = mirror.sign() if is_mirrored else torch.ones_like(mirror)
-    rows = [cos * side, -sin, right * 2 * MAX_SHIFT, sin * side, cos, down * 2 * MAX_SHIFT]
+    wide = x.shape[3] / x.shape[2]  # the grid counts halves of each side
+    rows = [
+        *(cos * side, -sin / wide, right * 2 * MAX_SHIFT),
+        *(sin * wide * side, cos, down * 2 * MAX_SHIFT),
+    ]
     theta = torch.stack(rows, 1).view(-1, 2, 3)
     grid = affine_grid(theta.to(x.device), list(x.shape), align_corners=False)
     return grid_sample(x, grid, align_corners=False)

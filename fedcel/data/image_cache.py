@@ -17,7 +17,14 @@ from torch import Tensor
 
 from fedcel.data.images import Images
 from fedcel.data.pictures import resize_first_images
-from fedcel.data.source import FileSource, Source, SourceData, describe_fit, read_source
+from fedcel.data.source import (
+    FileSource,
+    ImportedSource,
+    Source,
+    SourceData,
+    describe_fit,
+    read_source,
+)
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.files import lock_file
 
@@ -85,7 +92,9 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
     Raises:
         DataError: As `decode`, or FEDCEL_CACHE_GB is no size.
     """
-    if not isinstance(source, FileSource) or not source.is_local or not Path(source.path).exists():
+    if not isinstance(source, FileSource) or isinstance(source, ImportedSource):
+        return decode()  # what a user's own function makes of a file changes with its code
+    if not source.is_local or not Path(source.path).exists():
         return decode()
     root = Path(source.path)
     files = list_files(root)

@@ -23,6 +23,8 @@ def stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
     Subclasses of layers may do anything and are mapped.
     """
     kind = type(module)
+    if module._forward_hooks or module._forward_pre_hooks:
+        return map_module(module, parameters)
     if kind is nn.Sequential:
         layers = [
             stack_layer(child, select_prefix(parameters, f"{name}."))
@@ -38,7 +40,8 @@ def stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
         return chain
     if kind is nn.Linear and "weight" in parameters:
         return stack_linear(parameters["weight"], parameters.get("bias"))
-    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
+    is_flatten = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
+    if kind is nn.Flatten and is_flatten:
         return lambda x: x.flatten(2)
     if kind in _ELEMENTWISE:
         return module

@@ -211,7 +211,8 @@ def encode_batch(
     encoder: Encoder, module: nn.Module | None, images: Shaped[Tensor, "B ..."]
 ) -> Float[Tensor, "B D"]:
     """Return flat features of one batch; NetError where they are none."""
-    return call_encoder(encoder, place_images(images, module)).detach()
+    features = call_encoder(encoder, place_images(images, module)).detach()
+    return features.clone()  # a function may write all its answers into one array
 
 
 def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Tensor, "B D"]:

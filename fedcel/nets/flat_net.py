@@ -60,6 +60,7 @@ class FlatNet:
             raise StackingError("layers of the net share parameters, which no batched product has")
         self.net = net
         self.precision = precision
+        self._takes_channels_last = count == 1 and precision is torch.bfloat16
         self.shapes = [tuple(parameter.shape) for parameter in parameters.values()]
         self.device_size = sum(parameter.numel() for parameter in net.device_parameters().values())
         self.vectors = next(iter(parameters.values())).new_empty(
@@ -137,12 +138,18 @@ class FlatNet:
     def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
         """Compute the features of each client's images by its own encoder."""
         with compute_in(self.precision, self.vectors.device):
-            z = self._encode(self._lay_out(images))
+            try:
+                z = self._encode(self._lay_out(images))
+            except RuntimeError:  # a layer that uses `view` may not take channels last
+                if not self._takes_channels_last:
+                    raise
+                self._takes_channels_last = False
+                z = self._encode(self._lay_out(images))
         return z if self.precision is torch.float32 else z.float()
 
     def _lay_out(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b ..."]:
         """Copy images, in which a net may work in place: channels last where that is faster."""
-        if self.count == 1 and self.precision is torch.bfloat16 and images.dim() == STACKED_IMAGES:
+        if self._takes_channels_last and images.dim() == STACKED_IMAGES:
             return images[0].clone(memory_format=torch.channels_last).unsqueeze(0)
         return images.clone()
 

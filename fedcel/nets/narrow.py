@@ -60,7 +60,7 @@ def narrow(
         Otto, Padovan and Rowley, SIAM Journal on Scientific Computing 45(5), 2023 (CoBRAS).
     """
     with evaluation_mode(encoder), torch.no_grad():
-        shape = encoder(place_images(images[:1], encoder)).shape[1:]
+        shape = encoder(place_images(images[:1], encoder).clone()).shape[1:]
     features = encode_images(encoder, images)
     return narrow_features(encoder, head, features, shape=tuple(shape), values=values, seed=seed)
 

@@ -128,7 +128,7 @@ class TracedModel:
             call_encoder(self.model, images)  # refuses what the model does
             with count_flops() if is_counted else nullcontext() as counter:
                 recorder = CutRecorder(self.module, self.cuts, counter)
-                recorder.run(images)
+                recorder.run(images.clone())  # a layer may work in place
         return recorder.counted
 
     def split(self, at: str) -> tuple[nn.Module, nn.Module]:
@@ -343,7 +343,35 @@ def trace_model(model: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node], dict[st
             value = attrgetter(node.target)(root)
             node.target = strip_root(node.target)
             parts[node.target] = value
+    follow_changes_in_place(graph, parts)
     return graph, tracer.outputs, parts
+
+
+def follow_changes_in_place(graph: fx.Graph, parts: dict[str, Any]) -> None:
+    """Let what comes after a change in place, such as `x.clamp_(0, 1)`, depend on its result.
+
+    A model need not use what the change returns. Sizes stay as they were.
+    """
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if changes_in_place(node, parts):
+
+            def is_later(user: fx.Node, place: int = order[node]) -> bool:
+                reads_size = user.target == "size" or "shape" in user.args
+                return order[user] > place and not reads_size
+
+            node.args[0].replace_all_uses_with(node, delete_user_cb=is_later)
+
+
+def changes_in_place(node: fx.Node, parts: dict[str, Any]) -> bool:
+    """Whether a layer, method or function changes its first argument."""
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    if node.op == "call_module":
+        return bool(getattr(parts[str(node.target)], "inplace", False))
+    name = str(getattr(node.target, "__name__", node.target))
+    is_marked = name.endswith("_") and not name.endswith("__")
+    return node.op.startswith("call") and (is_marked or node.kwargs.get("inplace") is True)
 
 
 def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:

@@ -105,8 +105,12 @@ class SplitNet(nn.Module):
 
     def load_device_parameters(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the parameters of the device's half by tensors, one for each name."""
-        encoder_names = [name for name, _ in self.encoder.named_parameters()]
-        of_encoder = {name: tensors[name] for name in encoder_names}
+        loaded: dict[nn.Parameter, nn.Parameter] = {}  # layers that share one go on sharing it
+        of_encoder: dict[str, Tensor] = {}
+        for name, old in self.encoder.named_parameters(remove_duplicate=False):
+            if old not in loaded:
+                loaded[old] = nn.Parameter(tensors[name])
+            of_encoder[name] = loaded[old]
         self.encoder.load_state_dict(of_encoder, strict=False, assign=True)  # buffers stay
         if self.noise_scale is not None:
             self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)

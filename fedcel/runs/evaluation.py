@@ -522,7 +522,8 @@ def encode_training(run: Run, smashed: SmashedData) -> StackedFeatures:
     sizes = torch.tensor(run.splits.client_sizes)
     count = int(sizes.sum())
     image = torch.zeros(1, *run.splits.shape)
-    affordable = bound_operations(run) // count_operations(lambda: smashed.net.encode(image))
+    operations = count_operations(lambda: smashed.net.encode(image))
+    affordable = bound_operations(run) // max(1, operations)  # none are counted of a mere reshape
     rows = torch.arange(count)
     if (most := max(LEAST_REFERENCES, affordable)) < count:
         stream = make_generator(run.settings.seed, "references")

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
-
 from fedcel.data import load_splits
 from fedcel.federation import (
     ClientParts,
@@ -29,6 +27,7 @@ from fedcel.runs import (
 )
 from fedcel.settings import OWN_STRATEGY, Settings
 from fedcel.tensors import State
+from fedcel.torch_state import one_thread
 from sims import progress
 from sims.engines.choose_engine import choose_clients_at_once
 
@@ -99,7 +98,8 @@ class LocalTrainer:
             start, folder = starts.pop(client), folders[client]
             written = keep_state(folder, number, update.state, start, is_noisy=is_noisy)
             self._states.pop(client, None)
-            if written == number:  # it becomes the last in their order
+            is_kept = all(bool(tensor.isfinite().all()) for tensor in update.state.values())
+            if written == number and is_kept:  # it becomes the last in their order
                 self._states[client] = StoredState(number, update.state)
             if len(self._states) > _STATES_IN_MEMORY:
                 del self._states[next(iter(self._states))]
@@ -110,6 +110,7 @@ class LocalTrainer:
         self._report_obstacle(reason)
 
 
+@one_thread()  # clients' steps are small: threads would wait for each other
 def train_locally(
     settings: Settings,
     folder: Path,
@@ -125,7 +126,6 @@ def train_locally(
     if settings.strategy.name != OWN_STRATEGY:
         _train_in_memory(settings, folder, show_round, resume=resume, measure=measure)
         return
-    torch.set_num_threads(1)  # clients' steps are small: threads would wait for each other
     begin = time.perf_counter()
     splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)

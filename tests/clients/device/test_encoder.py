@@ -14,6 +14,7 @@ from clients.device.encoder import read_encoder, read_metadata
 from clients.service import load_served
 from clients.service_messages import EncoderCard, ModelCard, PriceCard
 from fedcel.errors import ServiceError
+from fedcel.nets import Cut, SplitNet
 from tests.clients.serving import made_run
 
 RUN = made_run()
@@ -111,6 +112,17 @@ def test_a_callers_own_encoder_takes_the_tensors() -> None:
     assert torch.equal(net.encode(x), MODEL.net.encode(x).detach())
     with pytest.raises(ServiceError, match="do not fit"):
         read_encoder(card(data), data, nn.Sequential(nn.Flatten(), nn.Linear(64, 8)))
+
+
+def test_layers_that_share_a_parameter_share_the_new_one() -> None:
+    """It has one name, which only one of the layers would be given."""
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight = first.weight
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), first, nn.Tanh(), second)
+    net = SplitNet(encoder, nn.Linear(8, 3), Cut(0.1), 8)
+    tensors = {name: torch.randn(part.shape) for name, part in encoder.named_parameters()}
+    net.load_device_parameters(tensors)
+    assert torch.equal(second.weight, tensors["2.weight"]) and second.weight is first.weight
 
 
 class Wrapped(nn.Module):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -11,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
 from clients.service.private_answers import uncertainty_scores, uncertainty_sensitivity
 from fedcel.errors import LedgerError
+from fedcel.nets import NetSettings
 from fedcel.posterior.predict import Prediction, apply_heads
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.settings import PrivacySettings
@@ -78,6 +80,39 @@ def test_the_answer_is_the_average_over_all_heads(answerer: PrivateAnswerer) -> 
     values = torch.tensor([answer["values"] for answer in answers])
     torch.testing.assert_close(values, one_by_one.logits + 1)
     assert [answer["label"] for answer in answers] == values.argmax(1).tolist()
+
+
+class Angles(nn.Linear):
+    """A linear layer by name: a classifier by the angle to each weight."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        angles = nn.functional.normalize(z, dim=1) @ nn.functional.normalize(self.weight, dim=1).T
+        return angles + self.bias
+
+
+def angle_net(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, net.features)), Angles(net.features, classes)
+
+
+def plain_net(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, net.features))
+    return encoder, nn.Linear(net.features, classes, bias=False)
+
+
+@pytest.mark.parametrize("make", [angle_net, plain_net])
+def test_heads_of_own_nets_answer_as_they_do(
+    make: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subclass of a linear layer, and one without bias, are no product with a bias."""
+    run = made_run(**{"net.name": f"{__name__}:{make.__name__}", "net.width": 64})
+    messages = torch.rand(5, 8, generator=torch.Generator().manual_seed(0))
+    one_by_one = Prediction(apply_heads(run.flat, run.samples, messages))
+    served = load_served(run).predict(messages)
+    torch.testing.assert_close(served.log_samples, one_by_one.log_samples)
 
 
 def content(reply: PrivateAnswer | Refusal) -> dict[str, list[float]]:

@@ -1,5 +1,7 @@
 """Random changes of images: what they do to a picture that is known."""
 
+from math import tan
+
 import pytest
 import torch
 from torch import Tensor
@@ -70,6 +72,28 @@ def test_every_image_moves_on_its_own_within_bounds() -> None:
     assert low - 0.01 < right.min() < low + 0.1 * far
     sideways = 0.5 * (1 + MAX_SCALE) * MAX_TURN + 2 * MAX_SHIFT * (1 + MAX_SCALE)
     assert 0.75 * sideways < down.abs().max() < sideways + 0.01
+
+
+@pytest.mark.parametrize("width", [32, 128])
+def test_lines_lean_by_the_turn_however_wide_an_image_is(width: int) -> None:
+    """A vertical and a horizontal one, by 9 degrees, the largest turn."""
+
+    def turn_most(*shape: int, generator: torch.Generator) -> Tensor:
+        drawn = torch.full(shape, 0.5)
+        drawn[0] = 1.0
+        return drawn
+
+    x = torch.zeros(2, 1, 32, width)
+    x[0, :, :, width // 2 - 1 : width // 2 + 1] = 1
+    x[1, :, 15:17] = 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "rand", turn_most)
+        upright, level = augment_images(x, "affine", stream())[:, 0]
+    columns = (upright * torch.arange(width)).sum(1) / upright.sum(1)
+    rows = (level * torch.arange(32)[:, None]).sum(0) / level.sum(0)
+    middle = width // 2
+    slopes = [columns[20] - columns[11], rows[middle - 5] - rows[middle + 4]]
+    assert [float(slope) / 9 for slope in slopes] == pytest.approx([tan(MAX_TURN)] * 2, rel=0.05)
 
 
 def test_sizes_differ_by_up_to_a_tenth() -> None:

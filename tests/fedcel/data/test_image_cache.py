@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from fedcel.data import (
     DataSettings,
     HuggingFace,
+    Images,
     NodeDataSettings,
     Npz,
     SourceData,
@@ -32,6 +33,7 @@ from fedcel.data.image_folder import ImageFolder
 from fedcel.data.node_data import load_node_images
 from fedcel.data.source import Source, read_source
 from fedcel.errors import DataError
+from fedcel.settings import parse_settings
 
 
 @pytest.fixture
@@ -138,6 +140,22 @@ def test_names_of_classes_are_kept(reads: list[Source], tmp_path: Path) -> None:
     folder = ImageFolder(path=str(tmp_path / "pictures"))
     assert read_cached(folder).class_names == read_cached(folder).class_names == ("cat", "deer")
     assert len(reads) == 1
+
+
+def halve(source: Source) -> tuple[Images, None]:
+    """Read arrays of a source, not contiguous, and darken them."""
+    arrays = np.load(source.path)  # type: ignore[attr-defined]
+    x = torch.from_numpy(arrays["x_train"] // 2).permute(0, 3, 1, 2)
+    return Images(x, torch.from_numpy(arrays["y_train"])), None
+
+
+def test_a_function_of_your_own_reads_each_time(reads: list[Source], npz: Npz) -> None:
+    """Its code may change while the file does not."""
+    path = f"{__name__}:halve"
+    source = parse_settings({"data.source": path, "data.path": npz.path}).data.source
+    for _ in range(2):
+        assert read_cached(source).train.x.max() == 127
+    assert len(reads) == 2 or not reads
 
 
 def test_splits_are_the_same(

@@ -39,6 +39,24 @@ def test_all_outputs_leave_the_device(encoder: object) -> None:
     torch.testing.assert_close(features, torch.cat([table.flatten(1), table.mean((2, 3))], 1))
 
 
+def test_answers_in_one_array_are_told_apart() -> None:
+    """A function that writes each batch into the same memory; random ones are still refused."""
+    memory, stream = np.empty((2, 4), np.float32), np.random.default_rng(0)
+
+    def measure(images: Tensor) -> np.ndarray:
+        memory[: len(images)] = images.mean((2, 3)).numpy().repeat(2, 1)[:, :4]
+        return memory[: len(images)]
+
+    def guess(images: Tensor) -> np.ndarray:
+        memory[: len(images)] = stream.normal(size=(len(images), 4))
+        return memory[: len(images)]
+
+    expected = IMAGES.mean((2, 3)).repeat_interleave(2, 1)[:, :4]
+    torch.testing.assert_close(encode_images(measure, IMAGES, batch_size=2), expected)
+    with pytest.raises(NetError, match="random"):
+        encode_images(guess, IMAGES, batch_size=2)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_modules_of_half_precision(dtype: torch.dtype) -> None:
     """Images take the module's type; the features are those of that type."""

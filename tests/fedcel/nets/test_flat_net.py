@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.errors import NetError, StackingError
 from fedcel.nets import Cut, FlatNet, Mlp, NetSettings, SplitNet, build_net, to_arrays, to_vector
+from fedcel.posterior.predict import apply_heads
 from fedcel.torch_state import make_generator
 
 CLIENTS, IMAGES = 3, 5
@@ -30,6 +31,47 @@ class Smoothed(nn.Linear):
         return cross_entropy(logits, y) + 0.1 * self.weight.square().sum()
 
 
+class Reversed(nn.Flatten):
+    """A flattening that is more than one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).flip(1)
+
+
+def hooked() -> nn.Module:
+    """A linear layer whose outputs a hook cuts off."""
+    layer = nn.Linear(16, 6)
+    layer.register_forward_hook(lambda module, inputs, outputs: outputs.clamp(-0.1, 0.1))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+class Viewing(nn.Module):
+    """A convolution whose outputs are seen as rows, which one memory layout refuses."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.convolution, self.outputs = nn.Conv2d(1, 4, 3, padding=1), nn.LazyLinear(outputs)
+        self.inputs = inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.convolution(x.view(len(x), 1, self.inputs, self.inputs))
+        result: Tensor = self.outputs(x.view(len(x), -1))
+        return result
+
+
+def test_layers_that_view_their_inputs() -> None:
+    """An encoder in bfloat16, and a head of sampled nets, in the layout that they take."""
+    encoder, head = Viewing(4, 9), Viewing(3, 5)
+    images = torch.rand(6, 1, 4, 4)
+    with torch.no_grad():
+        logits = head(encoder(images))
+    flat = FlatNet(SplitNet(encoder, head, Cut(0.1), 9), 1, torch.bfloat16)
+    features = flat.encode(images[None])[0]
+    torch.testing.assert_close(features, encoder(images), atol=0.05, rtol=0.05)
+    sampled = apply_heads(flat, [flat.vector.clone()], encoder(images).detach())
+    torch.testing.assert_close(sampled[0], logits.log_softmax(1), atol=1e-5, rtol=1e-5)
+
+
 def repeated() -> nn.Module:
     """One activation in two places."""
     bend = nn.Tanh()
@@ -41,6 +83,8 @@ HALVES: dict[str, Callable[[], nn.Module]] = {
     "no bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 6, bias=False), nn.Sigmoid()),
     "subclass": lambda: nn.Sequential(nn.Flatten(), Scaled(16, 6)),
     "repeated": repeated,
+    "flattened otherwise": lambda: nn.Sequential(Reversed(), nn.Linear(16, 6)),
+    "hook": hooked,
     "rows": lambda: nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Flatten(), nn.Linear(12, 6)),
     "convolution": lambda: nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6)

@@ -331,6 +331,49 @@ def test_images_are_counted_before_features_are_turned_in_place() -> None:
     check_halves(Turned(), "first", torch.rand(5, 4))
 
 
+class Changing(nn.Module):
+    """A model that changes values in place and uses no result of the change."""
+
+    def __init__(self, change: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 4, 3), nn.Linear(144, 10)
+        self.bend, self.change = nn.ReLU(inplace=True), change
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.bend(x)
+        self.change(x)
+        logits: Tensor = self.last(x.flatten(1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.clamp_(0, 0.2),
+        lambda x: nn.functional.dropout(x, 0.0, inplace=True),
+        lambda x: torch.relu_(x),
+    ],
+)
+def test_changes_in_place_are_part_of_a_half(change: Callable[[Tensor], object]) -> None:
+    """They are statements, on whose results nothing depends by name."""
+    model, images = Changing(change), torch.rand(4, 1, 8, 8)
+    for point in fedcel.list_cuts(model, images):
+        encoder, head = fedcel.split(model, point.layer)
+        torch.testing.assert_close(head(encoder(images)), model(images.clone()))
+
+
+def test_images_stay_as_they_are() -> None:
+    """Where the first layer works in place: in a list of cuts, and in a narrow message."""
+    first = nn.Hardtanh(0.2, 0.8, inplace=True)
+    model = nn.Sequential(first, nn.Flatten(), nn.Linear(64, 32), nn.Linear(32, 10))
+    images = torch.rand(40, 1, 8, 8)
+    before = images.clone()
+    fedcel.list_cuts(model, images)
+    fedcel.narrow(model[:3], model[3], images, values=8)
+    assert torch.equal(images, before)
+
+
 def test_cuts_are_listed_in_order() -> None:
     """Outermost names, shapes of one image, nothing within the residual block, no answer."""
     cuts = fedcel.list_cuts(small(), torch.rand(5, 2, 2))
