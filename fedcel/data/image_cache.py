@@ -107,6 +107,8 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
             with place.open("rb") as opened:
                 content = hashlib.file_digest(opened, "sha256").digest()
             digest.update(os.fsencode(place.relative_to(root)) + b"\0" + content)
+        for folder in list_empty_folders(root):  # a class without an image is refused
+            digest.update(os.fsencode(folder.relative_to(root)) + b"/\0")
     except OSError:  # what reads the images names the file, where it needs it
         return decode()
     key = digest.hexdigest()[:32]
@@ -143,6 +145,11 @@ def list_files(path: Path) -> list[Path]:
         folders[:] = [name for name in folders if _is_first(Path(folder, name), visited)]
         files += [Path(folder, name) for name in names]
     return [file for file in sorted(files) if file.is_file()]
+
+
+def list_empty_folders(path: Path) -> list[Path]:
+    """List the folders within a folder that hold nothing, by name."""
+    return sorted(Path(folder) for folder, *contents in os.walk(path) if not any(contents))
 
 
 def _is_first(folder: Path, visited: set[str]) -> bool:

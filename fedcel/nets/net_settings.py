@@ -26,7 +26,7 @@ class NetSettings(Kind, table="net", selector="name"):
     features: int = Field(
         64,
         ge=1,
-        description="Values of the smashed data, D; 0, of a cut model alone: those of its layer.",
+        description="Values of the smashed data, D; with net.cut also 0: those of the cut's layer.",
     )
     seed: int = Field(
         0,

@@ -34,7 +34,11 @@ def simulate_command(
     out: OutFolder = None,
     engine: EngineChoice = None,
     variant: Annotated[
-        str | None, option(help="A variant of the scenario; default: only its common settings.")
+        str | None,
+        option(
+            help="A variant of the scenario, at its first strength; default: only its common "
+            "settings."
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     trackers: Annotated[

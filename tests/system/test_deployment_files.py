@@ -327,25 +327,34 @@ def test_a_node_sends_what_it_sends_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     assert len(received) > 1 and b"".join(received) == content
 
 
-def print_home(folder: Path, state: Path, **environment: str) -> str:
-    """Return what Flower's home is in the process that supernode.sh starts."""
+def start_node(folder: Path, state: Path, *more: str, **environment: str) -> list[str]:
+    """Return Flower's home and the node's configuration of what supernode.sh starts."""
     python = folder / "python"
-    python.write_text('#!/bin/sh\necho "$FLWR_HOME"\n')
+    python.write_text('#!/bin/sh\necho "$FLWR_HOME"\nfor last; do :; done\necho "$last"\n')
     python.chmod(0o755)
     words = ["sh", str(FOLDER / "supernode.sh"), "link:9092", "ca", "key", "0", "own.npz"]
     clean = {key: value for key, value in os.environ.items() if key != "FLWR_HOME"}
     path = {"PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [*words, str(state)], env=clean | path | environment, capture_output=True, text=True
+        [*words, str(state), *more], env=clean | path | environment, capture_output=True, text=True
     )
-    return done.stdout.strip()
+    return done.stdout.splitlines()
+
+
+def test_further_keys_of_a_node_come_from_the_environment(tmp_path: Path) -> None:
+    """A limit that is given as an argument is refused, not left out."""
+    _, config = start_node(tmp_path, tmp_path, FEDCEL_NODE_CONFIG="leak-limit=1.0")
+    assert config == f'partition-id=0 data-path="own.npz" state-path="{tmp_path}" leak-limit=1.0'
+    _, config = start_node(tmp_path, tmp_path)
+    assert config == f'partition-id=0 data-path="own.npz" state-path="{tmp_path}"'
+    assert start_node(tmp_path, tmp_path, "127.0.0.1", "9094", "leak-limit=1.0") == []
 
 
 def test_nodes_of_one_user_install_bundles_in_folders_of_their_own(tmp_path: Path) -> None:
     """Flower takes a folder that is there for installed, also while another process fills it."""
-    homes = {print_home(tmp_path, tmp_path / name) for name in ("a", "b")}
+    homes = {start_node(tmp_path, tmp_path / name)[0] for name in ("a", "b")}
     assert homes == {f"{tmp_path}/a-flower", f"{tmp_path}/b-flower"}
-    assert print_home(tmp_path, tmp_path / "a", FLWR_HOME="/home/of/all") == "/home/of/all"
+    assert start_node(tmp_path, tmp_path / "a", FLWR_HOME="/home/of/all")[0] == "/home/of/all"
 
 
 def free_port() -> int:

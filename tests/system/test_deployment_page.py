@@ -50,7 +50,7 @@ def test_the_page_has_its_steps_in_order() -> None:
     blocks = read_blocks()
     assert [block.number for block in blocks] == [*range(1, 10)]
     assert {block.machine for block in blocks} == {"both", "server", "nodes"}
-    assert "deployment,report" in blocks[0].script
+    assert "deployment,simulation,service" in blocks[0].script
 
 
 def test_the_trial_goes_on_without_the_larger_node() -> None:

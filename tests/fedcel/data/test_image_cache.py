@@ -142,6 +142,23 @@ def test_names_of_classes_are_kept(reads: list[Source], tmp_path: Path) -> None:
     assert len(reads) == 1
 
 
+def test_a_class_without_an_image_is_refused_though_all_others_are_known(
+    reads: list[Source], tmp_path: Path
+) -> None:
+    """An empty folder is no file, and yet another data set."""
+    for name in "ab":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = np.full((4, 4), 10 * number, np.uint8)
+            PIL.Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    source = ImageFolder(source="image-folder", path=str(tmp_path / "images"))
+    read_cached(source)
+    (tmp_path / "images" / "c").mkdir()
+    with pytest.raises(DataError, match="classes without an image"):
+        read_cached(source)
+    assert len(reads) == 2
+
+
 def halve(source: Source) -> tuple[Images, None]:
     """Read arrays of a source, not contiguous, and darken them."""
     arrays = np.load(source.path)  # type: ignore[attr-defined]
