@@ -2,8 +2,9 @@
 
 Each data set has two charts of the same axes in `docs/figures`: losses, and rivals, noise alone and
 the undefended net in both. CIFAR-10 in full has one of all variants and one of three cuts, of the
-population bound, because nearly all its exact bits are at their maximum. A variant has one colour
-and one marker in all charts; in that of the cuts, each cut has a colour.
+population bound, because nearly all exact bits of its middle cut are at their maximum, and one of
+the deep cut, of exact bits. A variant has one colour and one marker in all charts; in that of the
+cuts, each cut has a colour.
 """
 
 import hashlib
@@ -34,6 +35,7 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "noise-nopeek": ("#5b3fa0", "p", "--"),
     "ceb": ("#2f8f9d", "h", "-."),
     "cluster-noise": ("#e58f5f", "d", ":"),
+    "cluster-long": ("#8c3f00", "x", ":"),
     "narrow": ("#b8336a", "H", "--"),
     "narrow-cluster": ("#6b8e23", "8", ":"),
 }
@@ -48,6 +50,9 @@ FULL: Mapping[str, Sequence[str]] = {
         *("narrow", "narrow-cluster"),
     ),
 }
+DEEP: Mapping[str, Sequence[str]] = {
+    "losses": ("none", "noise", "plain", "cluster", "gated", "cluster-noise", "cluster-long"),
+}
 NAMES = {
     "none": "no defence",
     "plain": "plain",
@@ -61,7 +66,8 @@ NAMES = {
     "adversarial": "adversarial decoder",
     "noise-nopeek": "noise + NoPeek",
     "ceb": "CEB",
-    "cluster-noise": "cluster, noise .8",
+    "cluster-noise": "cluster, more noise",
+    "cluster-long": "cluster, trained longer",
     "narrow": "noise, 16 values",
     "narrow-cluster": "cluster, 16 values",
 }
@@ -98,6 +104,7 @@ FRONTIERS = {
     "frontier-faces": Frontier("frontier-faces.json"),
     "frontier-cifar": Frontier("frontier-cifar.json"),
     "frontier-cifar-full": Frontier("frontier-cifar-full.json", FULL, make_population_trade_off),
+    "frontier-cifar-deep": Frontier("frontier-cifar-deep.json", DEEP),
 }
 
 
