@@ -44,7 +44,11 @@ def test_each_variant_has_its_own_look(result_figures: ModuleType) -> None:
     looks = result_figures.LOOKS
     assert len({colour for colour, _, _ in looks.values()}) == len(looks)
     assert len({marker for _, marker, _ in looks.values()}) == len(looks)
-    charts = [*result_figures.CHARTS.values(), *result_figures.FULL.values()]
+    charts = [
+        variants
+        for frontier in result_figures.FRONTIERS.values()
+        for variants in frontier.charts.values()
+    ]
     drawn = {variant for chart in charts for variant in chart}
     assert looks.keys() == drawn == result_figures.NAMES.keys()
 
