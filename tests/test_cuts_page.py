@@ -17,23 +17,34 @@ PAGE = HOW_TO / "where-to-cut.md"  # named in tests/test_page_programs.py: how-t
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    fedcel (.*net\.pt2.*)$", re.MULTILINE)
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+MARK = re.compile(r"^[→·] ")
 TOLERANCE = 0.15
-"""Of a net that is trained elsewhere: the search for noise has steps of 5 %."""
+"""Of a net that is trained on another processor."""
+NOISE_TOLERANCE = 0.5
+"""Of noise, linearised bits and error there: one image decides whether the next level is taken."""
+MILLISECONDS, BY_NOISE = 2, (3, 5, 7)
+"""Places of columns."""
 
 
 def read_table(text: str) -> dict[str, list[str]]:
-    """Return the cells of a table of the terminal by the name of their row, marks included."""
+    """Return the cells of a table of the terminal by the name of their row.
+
+    One row has an arrow; which one, and which have a dot, changes with the processor, as of two
+    cuts that leak nearly as much.
+    """
     lines = [re.split(r"\s{2,}", line) for line in text.splitlines()]
-    return {name: cells for name, *cells in lines if len(cells) == 8}
+    assert sum(line.startswith("→ ") for line in text.splitlines()) == 1
+    return {MARK.sub("", name): cells for name, *cells in lines if len(cells) == 8}
 
 
 def check_cells(printed: list[str], shown: list[str]) -> None:
     """See that all numbers but the milliseconds are near those of the page."""
     for place, (cell, expected) in enumerate(zip(printed, shown, strict=True)):
-        if place == 2:
+        if place == MILLISECONDS:
             continue
+        near = NOISE_TOLERANCE if place in BY_NOISE else TOLERANCE
         ours, theirs = ([float(n) for n in NUMBER.findall(text)] for text in (cell, expected))
-        assert ours[:1] == pytest.approx(theirs[:1], rel=TOLERANCE, abs=0.011), (cell, expected)
+        assert ours[:1] == pytest.approx(theirs[:1], rel=near, abs=0.011), (cell, expected)
         assert NUMBER.sub("", cell) == NUMBER.sub("", expected)
 
 

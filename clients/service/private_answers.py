@@ -252,7 +252,7 @@ class ServedModel:
 
     def compute_heads(self, messages: Float[Tensor, "B D"]) -> Float[Tensor, "S B C"]:
         """Compute each head's log-probabilities in torch."""
-        if type(self.net.head) is nn.Linear and self.heads.keys() == {"weight", "bias"}:
+        if type(self.net.head) is nn.Linear and self.net.head.bias is not None:
             weight, bias = self.heads["weight"], self.heads["bias"]  # all of them are one product
             rows = nn.functional.linear(messages, weight.flatten(0, 1), bias.flatten())
             return rows.view(-1, *bias.shape).transpose(0, 1).log_softmax(-1)

@@ -159,6 +159,20 @@ def test_a_reply_without_end_is_cut(up: Running, monkeypatch: pytest.MonkeyPatch
         SplitClient(up.url, up.key, OWNER)
 
 
+def test_a_reply_that_cannot_be_decoded_is_an_error_in_words(
+    up: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it is packed, and is not."""
+    packed = {"content-encoding": "gzip"}
+    broken = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers=packed, stream=httpx.ByteStream(b"plain"))
+    )
+    real = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **k: real(base_url=k["base_url"], transport=broken))
+    with pytest.raises(ServiceError, match="the reply cannot be decoded"):
+        SplitClient(up.url, up.key, OWNER)
+
+
 def test_what_a_device_prints_shows_no_image_and_no_table() -> None:
     """A log may leave the device: shapes stand in the place of images and answers."""
     assert repr(OWNER).startswith("ImageOwner(images=float32[100, 1, 8, 8], labels=int64[100]")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from math import log2
+from math import log, log2
 from typing import Any
 
 import pytest
@@ -92,6 +92,7 @@ def test_noise_stays_within_the_loss(funnel: fedcel.CutComparison) -> None:
     for cut in funnel.cuts:
         assert cut.loss <= 1 + 1e-9 and cut.noise > 0
         assert cut.accuracy == pytest.approx(funnel.accuracy - cut.loss / 100)
+        assert cut.loss_half_width > 100 * -log(0.025) / 80  # of an image that none of 80 shows
     looser = fedcel.compare_cuts(
         Funnel(), *make_images(), at="all", limits=fedcel.CutLimits(max_loss=10)
     )

@@ -330,6 +330,9 @@ def test_refuses_nonsense() -> None:
     z, y = good.mean, good.labels
     with pytest.raises(ValueError, match="30 of 30 images are reference images"):
         measure_leakage(lambda x: x, z, y, noise=1.0, reference_images=z, reference_labels=y)
+    half = z.bfloat16()  # which NumPy does not have
+    with pytest.raises(ValueError, match="30 of 30 images are reference images"):
+        measure_leakage(lambda x: x, half, y, noise=1.0, reference_images=half, reference_labels=y)
     with pytest.raises(ValueError, match="labels and reference_labels belong together"):
         measure_leakage(features=z, labels=y, noise=1.0, reference_features=z)
     with pytest.raises(ValueError, match="reference_labels are given without"):
