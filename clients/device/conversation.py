@@ -182,8 +182,15 @@ def read_prediction(reply: HttpReply, classes: int, leaked_bits: float) -> Priva
 
 
 def check_url(url: str) -> str:
-    """Return a service's address; ServiceError where key and messages would travel in clear."""
+    """Return a service's address; ServiceError where key and messages would travel in clear.
+
+    Of a wrong port, too.
+    """
     parts = urlsplit(url)
+    try:
+        parts.port  # noqa: B018  # read for what it refuses
+    except ValueError as error:
+        raise ServiceError(f"url is {url!r}: {error}") from None
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS):
         return url
     raise ServiceError(f"url is {url!r}, must begin with https:// (http:// only for this machine)")

@@ -113,6 +113,9 @@ def test_keys_travel_encrypted_or_not_at_all(url: str) -> None:
     with pytest.raises(ServiceError, match="https"):
         check_url(url)
     assert check_url("https://example.org") == "https://example.org"
+    for port in ("x", "70000"):
+        with pytest.raises(ServiceError, match="(?i)port"):
+            check_url(f"https://example.org:{port}")
 
 
 def test_trust_cannot_be_turned_off_and_errors_say_what_is_wrong(
