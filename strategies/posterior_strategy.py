@@ -1,6 +1,7 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from logging import INFO, WARNING
@@ -98,6 +99,8 @@ class PosteriorStrategy(FedAvg):
         self._shared_keys: dict[int, SharedKey] = {}
         self.parts = build_server_parts(settings)  # classes are as the ServerApp's config says
         self._sent: list[tuple[Metadata, int]] = []
+        self._asked: dict[int, int] = {}
+        """Partitions of the nodes that were asked in this round, those too that are replaced."""
         self._send_again: Callable[[list[int], float], list[Message]] | None = None
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
 
@@ -173,6 +176,7 @@ class PosteriorStrategy(FedAvg):
         for k in clients:
             numbers = ConfigRecord({**config, **_describe_request(request, k)})
             contents[k] = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: numbers})
+        self._asked = {}
         messages, self._sent = self._address(contents)
 
         def send_again(lost: list[int], deadline: float) -> list[Message]:
@@ -261,10 +265,9 @@ class PosteriorStrategy(FedAvg):
         return replies
 
     @property
-    def _partitions(self) -> dict[int, int]:
+    def _partitions(self) -> Mapping[int, int]:
         """Partitions by node, of those too that were asked in this round and are replaced now."""
-        requested = {metadata.dst_node_id: k for metadata, k in self._sent}
-        return requested | self.registry.partitions
+        return ChainMap(self.registry.partitions, self._asked)
 
     def _find_client(self, reply: Message) -> int:
         return find_sender(reply, self._partitions, self._sent)
@@ -310,10 +313,11 @@ class PosteriorStrategy(FedAvg):
         self, contents: Mapping[int, RecordDict]
     ) -> tuple[list[Message], list[tuple[Metadata, int]]]:
         """Make a message to the node of each partition, and what `find_sender` needs of them."""
+        nodes = self.registry.nodes
+        self._asked |= {nodes[k]: k for k in contents}
         # A list: the deployed grid goes through it twice.
         messages = [
-            Message(content, self.registry.nodes[k], MessageType.TRAIN)
-            for k, content in contents.items()
+            Message(content, nodes[k], MessageType.TRAIN) for k, content in contents.items()
         ]
         return messages, [(m.metadata, k) for m, k in zip(messages, contents, strict=True)]
 

@@ -182,10 +182,7 @@ def read_prediction(reply: HttpReply, classes: int, leaked_bits: float) -> Priva
 
 
 def check_url(url: str) -> str:
-    """Return a service's address; ServiceError where key and messages would travel in clear.
-
-    Of a wrong port, too.
-    """
+    """Return a service's address; ServiceError if its port is wrong, or it would not encrypt."""
     parts = urlsplit(url)
     try:
         parts.port  # noqa: B018  # read for what it refuses

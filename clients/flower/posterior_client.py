@@ -120,9 +120,8 @@ class PosteriorClient(NumPyClient):
         if self.memory:
             is_noisy = self.settings.update.noise > 0
             metrics[record_names.STATE_START] = start.round
-            metrics[record_names.STATE_ROUND] = keep_state(
-                self.memory, number, update.state, start, is_noisy=is_noisy
-            )
+            stored = keep_state(self.memory, number, update.state, start, is_noisy=is_noisy)
+            metrics[record_names.STATE_ROUND] = stored.round
         return to_arrays(upload, shapes), examples, metrics
 
     def _load_state(self, number: int, config: Mapping[str, Scalar]) -> StoredState:

@@ -118,7 +118,7 @@ def load_state(memory: ClientMemory, number: int, expected: int | None) -> Store
 
 def keep_state(
     memory: ClientMemory, number: int, state: State, start: StoredState, *, is_noisy: bool
-) -> int:
+) -> StoredState:
     """Keep a client's state after a round, unless a diverged round left it.
 
     Args:
@@ -130,16 +130,16 @@ def keep_state(
             returned goes to the server and must not tell how the training went.
 
     Returns:
-        The round whose state the client is to start from the next time, 0: none.
+        The state that the client is to start from the next time, and its round; 0: none.
     """
     if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
         if not is_noisy:
-            return start.round
+            return start
         state = start.state or {}
     if not (state or is_noisy):
-        return 0
+        return StoredState(0, None)
     memory.write_state(number, state, start.round)
-    return number
+    return StoredState(number, state or None)
 
 
 class RoundTrainer:

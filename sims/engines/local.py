@@ -96,14 +96,13 @@ class LocalTrainer:
         is_noisy = self._parts.update.noise > 0
         for client, update in zip(request.weights, trainer.train(), strict=True):
             start, folder = starts.pop(client), folders[client]
-            written = keep_state(folder, number, update.state, start, is_noisy=is_noisy)
+            stored = keep_state(folder, number, update.state, start, is_noisy=is_noisy)
             self._states.pop(client, None)
-            is_kept = all(bool(tensor.isfinite().all()) for tensor in update.state.values())
-            if written == number and is_kept:  # it becomes the last in their order
-                self._states[client] = StoredState(number, update.state)
+            if stored.round == number:  # it becomes the last in their order
+                self._states[client] = stored
             if len(self._states) > _STATES_IN_MEMORY:
                 del self._states[next(iter(self._states))]
-            yield update._replace(state={}, state_round=written)
+            yield update._replace(state={}, state_round=stored.round)
 
     def _train_one_by_one(self, reason: str) -> None:
         self.at_once = 1

@@ -21,10 +21,14 @@ S = parse_settings(
 ROWS = np.random.default_rng(0).random((3, 8), dtype=np.float32)
 
 
+def make_client() -> EvaluationClient:
+    flat = build_workspace_net(S)
+    return EvaluationClient(S, flat, select_client_images(S, 0), [flat.vector.clone()])
+
+
 def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None:
     """Three messages at 4 epsilon of 13: a repeat is free, a fourth is refused."""
-    flat = build_workspace_net(S)
-    client = EvaluationClient(S, flat, select_client_images(S, 0), [flat.vector.clone()])
+    client = make_client()
     account = Account(tmp_path / "ledger.db", "flower-1")
     with Ledger.open(account.ledger) as ledger:
         ledger.admit("flower-1", 13 * MICRO)
@@ -41,8 +45,7 @@ def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None
 
 def test_a_query_that_is_paid_in_part_says_so(tmp_path: Path) -> None:
     """Two of three messages at 4 epsilon of 9: these cost nothing when they are asked again."""
-    flat = build_workspace_net(S)
-    client = EvaluationClient(S, flat, select_client_images(S, 0), [flat.vector.clone()])
+    client = make_client()
     account = Account(tmp_path / "ledger.db", "flower-1")
     with Ledger.open(account.ledger) as ledger:
         ledger.admit("flower-1", 9 * MICRO)

@@ -44,12 +44,13 @@ def test_without_an_expectation_it_is_the_newest(tmp_path: Path) -> None:
 def test_what_a_round_started_from_stays_however_often_it_is_repeated(tmp_path: Path) -> None:
     """Rounds whose update is left out start from the state before them; all others go."""
     folder = ClientStateFolder(tmp_path)
-    assert keep_state(folder, 1, make_state(1.0), NOBODY, is_noisy=False) == 1
+    assert keep_state(folder, 1, make_state(1.0), NOBODY, is_noisy=False).round == 1
     for number in (2, 3, 4):
         start = load_state(folder, number, 1)
         assert start.round == 1
         assert (
-            keep_state(folder, number, make_state(float(number)), start, is_noisy=False) == number
+            keep_state(folder, number, make_state(float(number)), start, is_noisy=False).round
+            == number
         )
     assert list_rounds(tmp_path) == [1, 4]
 
@@ -66,7 +67,7 @@ def test_a_diverged_round_leaves_the_state_before_it(tmp_path: Path) -> None:
     folder = ClientStateFolder(tmp_path)
     folder.write_state(3, make_state(3.0), 0)
     start = load_state(folder, 4, 3)
-    assert keep_state(folder, 4, make_state(torch.nan), start, is_noisy=False) == 3
+    assert keep_state(folder, 4, make_state(torch.nan), start, is_noisy=False).round == 3
     assert list_rounds(tmp_path) == [3]
 
 
@@ -75,7 +76,7 @@ def test_noisy_updates_do_not_tell_how_the_training_went(tmp_path: Path) -> None
     folder = ClientStateFolder(tmp_path)
     start = NOBODY
     for number, state in ((1, {}), (2, make_state(2.0)), (3, make_state(torch.inf))):
-        assert keep_state(folder, number, state, start, is_noisy=True) == number
+        assert keep_state(folder, number, state, start, is_noisy=True).round == number
         start = load_state(folder, number + 1, number)
     assert start == (3, make_state(2.0))
 
@@ -83,6 +84,6 @@ def test_noisy_updates_do_not_tell_how_the_training_went(tmp_path: Path) -> None
 def test_a_client_without_a_folder_has_no_state(tmp_path: Path) -> None:
     """None, so that statistics are computed afresh; what is empty is not written."""
     folder = ClientStateFolder(tmp_path / "nowhere")
-    assert keep_state(folder, 1, {}, NOBODY, is_noisy=False) == 0
+    assert keep_state(folder, 1, {}, NOBODY, is_noisy=False).round == 0
     assert load_state(folder, 2, None) == NOBODY
     assert not (tmp_path / "nowhere").exists()
